@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from headgate.arbiter import daemon
+from headgate.arbiter import user_names
 from headgate.arbiter.core import Arbiter
 from headgate.arbiter.daemon import ArbiterDaemon
 from headgate.arbiter.events import ArbiterEvent
@@ -115,7 +115,7 @@ def served(
 ) -> Iterator[ServedArbiter]:
     """An arbiter that takes each new connection for one of its `user`."""
     arbiter = ServedArbiter(folder, rules)
-    monkeypatch.setattr(daemon, "_names", lambda *_: (arbiter.user, arbiter.groups))
+    monkeypatch.setattr(user_names, "identify", lambda *_: (arbiter.user, arbiter.groups))
     monkeypatch.setattr(
         arbiter_socket,
         "peer",

@@ -24,6 +24,7 @@ from headgate.arbiter.store import ArbiterStore
 from headgate.arbiter.turn_files import TurnFiles
 from headgate.arbiter.user_box import hub_folder
 from headgate.controller.gpu_memory import WorkerSlot
+from headgate.machine import processes
 from headgate.machine.arbiter_socket import Peer
 from headgate.machine.cgroup_layout import CGROUPS, find_layout
 from headgate.model.cluster import Gpu, Node
@@ -125,7 +126,8 @@ def boxes(folder: Path, users: list[UnixUser], nvml: MadeNvml) -> Iterator[UserB
 def joined(boxes: UserBoxes, user: UnixUser, hub: str = "h") -> subprocess.Popen[str]:
     """A process of a user as a hub that has connected."""
     process = user.python("-c", "input()", stdin=subprocess.PIPE)
-    boxes.joins(Hub(user.name, hub), Peer(process.pid, user.uid, user.gid))
+    peer = Peer(process.pid, user.uid, user.gid)
+    boxes.joins(Hub(user.name, hub), peer, processes.look(process.pid))
     return process
 
 

@@ -10,6 +10,7 @@ import stat
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,9 @@ from tests.arbiter.users import UnixUser, unix_users
 
 from headgate.arbiter.records import Hub, UserPart
 from headgate.arbiter.user_box import HOME, UserBox, hub_folder
+from headgate.machine import processes
 from headgate.machine.cgroup_layout import CGROUPS, LEAF, CgroupLayout, find_layout
+from headgate.machine.processes import Process
 from headgate.model.shares import Lever
 from headgate.testing.wait import until
 
@@ -132,13 +135,19 @@ def boxes(users: list[UnixUser], layout: CgroupLayout) -> Iterator[list[UserBox]
     assert not [base for base in layout.bases.values() if (base / HOME).exists()]
 
 
+def living(pid: int) -> Process:
+    process = processes.look(pid)
+    assert process is not None
+    return process
+
+
 def inside(user: UnixUser, box: UserBox, code: str, *arguments: object) -> subprocess.Popen[str]:
     """A program of a user in a hub's part of the user's box; it goes on with a line of input."""
     words = [
         argument if isinstance(argument, str) else json.dumps(argument) for argument in arguments
     ]
     process = user.python("-c", code, *words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    box.admit(HUB, process.pid)
+    box.admit(HUB, living(process.pid))
     return process
 
 
@@ -295,11 +304,20 @@ def test_what_is_left_of_a_hub_is_told_and_then_removed(
 def test_a_process_of_anybody_else_is_not_let_in(
     users: list[UnixUser], boxes: list[UserBox]
 ) -> None:
-    ended, others = users[0].python("-c", ""), users[1].python("-c", WAITS)
+    ended, others = users[0].python("-c", ""), living(users[1].python("-c", WAITS).pid)
     ended.wait()
-    for pid in (os.getpid(), 1, others.pid, ended.pid):
+    for process in (living(os.getpid()), living(1), others, replace(others, pid=ended.pid)):
         with pytest.raises(OSError):
-            boxes[0].admit(HUB, pid)
+            boxes[0].admit(HUB, process)
+    assert not boxes[0].is_populated(HUB)
+
+
+def test_a_process_that_has_the_number_of_a_former_one_is_not_let_in(
+    users: list[UnixUser], boxes: list[UserBox]
+) -> None:
+    own = living(users[0].python("-c", WAITS).pid)
+    with pytest.raises(ProcessLookupError, match="another has its number"):
+        boxes[0].admit(HUB, replace(own, started=own.started - 1))
     assert not boxes[0].is_populated(HUB)
 
 
@@ -315,7 +333,7 @@ def test_limits_that_an_administrator_gave_a_process_stay(
         process = users[0].python("-c", WAITS)
         (limited / "cgroup.procs").write_text(str(process.pid))
         with pytest.raises(PermissionError, match="limits"):
-            boxes[0].admit(HUB, process.pid)
+            boxes[0].admit(HUB, living(process.pid))
     finally:
         users[0].end()
         until(lambda: _is_removed(limited), what="the end of a cgroup")

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headgate.arbiter import service
-from headgate.cli import headgate
+from headgate.cli import arbiter, headgate
 from headgate.config import arbiterfile
 
 
@@ -29,6 +29,17 @@ def test_a_file_is_checked_as_a_whole(tmp_path: Path) -> None:
     assert refused.exit_code != 0
     assert "half_life" in str(refused.exception)
     assert "patience" in str(refused.exception)
+
+
+def test_users_memory_that_the_kernel_does_not_protect_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for protects in (True, False, None):
+        monkeypatch.setattr(arbiter, "passes_protection_on", lambda _, answer=protects: answer)
+        checked = typed("check", str(tmp_path / "none"))
+        assert ("memory_recursiveprot" in checked.output) is (protects is False)
+        facts = json.loads(typed("check", str(tmp_path / "none"), "--json").output)
+        assert facts["protects_memory"] is protects
 
 
 def test_others_than_root_may_not_run_it(monkeypatch: pytest.MonkeyPatch) -> None:

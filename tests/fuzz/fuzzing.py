@@ -24,7 +24,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import (
     ExitStack,
     closing,
@@ -42,10 +42,15 @@ from typing import Any, cast
 import click
 import yaml
 
-from headgate.arbiter import daemon
+from headgate.arbiter import daemon, messages
+from headgate.arbiter.acts import Act, ActKind
 from headgate.arbiter.core import Arbiter
 from headgate.arbiter.daemon import ArbiterDaemon
+from headgate.arbiter.events import Booked, HubJoined, JobOrdered, UserLimited
+from headgate.arbiter.records import Booking, Demand, Hub, JobDemand, MachineJob
+from headgate.arbiter.seen import seen
 from headgate.arbiter.store import ArbiterStore
+from headgate.arbiter.usage import DayUse, UsageLedger
 from headgate.config import arbiterfile, clusterfile, jobfile, planfile
 from headgate.engines.channel import Connection
 from headgate.engines.log import TaskLog
@@ -55,13 +60,14 @@ from headgate.hub.state.attempt import Attempt
 from headgate.hub.state.run import LiveRun
 from headgate.hub.state.runs import LiveRuns
 from headgate.hub.submission import Submission, parse
+from headgate.model import records
 from headgate.model.cluster import Gpu, Node
 from headgate.model.errors import HeadgateError, StorageError, UsageError
 from headgate.model.identifiers import JobId, TaskId, TaskName
 from headgate.model.jobs import Job, ProgressRule
 from headgate.model.plans import Plan
 from headgate.model.reasons import Reason
-from headgate.model.sharing import SharingRules
+from headgate.model.sharing import Amounts, SharingRules
 from headgate.output.patterns import ProgressReader
 from headgate.recorded import runs
 from headgate.recorded.store import Recorder
@@ -584,6 +590,68 @@ class _Arbiter:
         return bytes(answers)
 
 
+class _ArbiterFile:
+    """The file that an arbiter keeps, damaged, as the next arbiter takes it up."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self._path = folder / "arbiter.db"
+        self._node = Node("m", 4, 16 << 30, gpus=(Gpu(0, "g", 8 << 30), Gpu(1, "g", 8 << 30)))
+        store = ArbiterStore(self._path, "boot")
+        arbiter = Arbiter(self._node, SharingRules())
+        for event in (
+            HubJoined(Hub("ada", "1"), uid=1),
+            messages.request(json.dumps(_DEMAND).encode(), "ada"),
+            Booked(Booking(1, "bob", JobDemand("", gpus=1), 5.0, 9.0)),
+            JobOrdered(MachineJob(Hub("ada", "1"), "r/b#1"), held=True),
+            UserLimited("bob", Amounts(gpus=1)),
+        ):
+            arbiter.step(1.0, cast(Any, event))
+        store.keep(arbiter.state(1.0), {("ada", 1): DayUse(1.0, 2.0), ("bob", 2): DayUse()})
+        store.record(Act(1.0, "root", ActKind.LIMIT, "bob", largest=Amounts(gpus=1)))
+        store.close()
+        with closing(sqlite3.connect(self._path)) as db:
+            db.execute("PRAGMA journal_mode = DELETE")
+            self._columns = [
+                (table, column[1])
+                for (table,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+                for column in db.execute(f"PRAGMA table_info({table})")
+            ]
+        self._whole = self._path.read_bytes()
+        self._marks = [i for i in range(len(self._whole)) if self._whole[i]]
+
+    def read(self, chance: Chance) -> object:
+        """As the next arbiter reads it, goes on with it, and shows it."""
+        data, is_odd = bytearray(self._whole), chance.random() < 0.6
+        for _ in range(0 if is_odd else chance.choice([1, 3, 20])):
+            data[chance.choice(self._marks)] = chance.randrange(256)
+        for left in self._path.parent.iterdir():
+            left.unlink()
+        self._path.write_bytes(data)
+        if is_odd:
+            self._put_odd_value(chance)
+        with closing(ArbiterStore(self._path, "boot")) as store:
+            arbiter = Arbiter(self._node, SharingRules(), 2.0, store.state())
+            arbiter.metering.usage = UsageLedger(store.usage(0))
+            arbiter.step(3.0, Demand(Hub("eve"), (JobDemand("e"),)))
+            shown = records.dump(seen(arbiter, 4.0, "eve", store.acts(None, 20)))
+            store.keep(arbiter.state(5.0), arbiter.metering.usage.changed())
+        return json.dumps(shown)
+
+    def _put_odd_value(self, chance: Chance) -> None:
+        with closing(sqlite3.connect(self._path)) as db, db:
+            table, column = chance.choice(self._columns)
+            [value] = db.execute(f"SELECT {column} FROM {table} LIMIT 1").fetchone()
+            if isinstance(value, str) and value.startswith("{"):
+                odd = json.dumps(chance.altered(json.loads(value))).encode()
+                odd = chance.damaged(odd) if chance.random() < 0.3 else odd
+                value = odd.decode("utf-8", "replace") if chance.random() < 0.9 else odd
+            else:
+                value = chance.choice([None, -1, 2**62, 1e308, "", b"\xff", math.inf])
+            with suppress(sqlite3.IntegrityError):  # the column takes no such value
+                db.execute(f"UPDATE OR REPLACE {table} SET {column} = ?", (value,))
+
+
 class _Stores:
     """Stores of runs, damaged, read by each command that reads one."""
 
@@ -726,6 +794,9 @@ def readers() -> Iterator[dict[str, Read]]:
 
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headgate-fuzz-")))
+        memory = "/dev/shm" if os.path.isdir("/dev/shm") else None  # a disk would be waited for
+        store = tempfile.TemporaryDirectory(prefix="headgate-fuzz-", dir=memory)
+        in_memory = Path(stack.enter_context(store))
         before = {name: os.environ.get(name) for name in ("HEADGATE_HOME",)}
         os.environ["HEADGATE_HOME"] = str(folder / "home")
         loop = asyncio.new_event_loop()
@@ -755,6 +826,7 @@ def readers() -> Iterator[dict[str, Read]]:
             "plan file": files.yaml(planfile.load, _PLAN),
             "arbiter file": files.yaml(lambda path: arbiterfile.read(Path(path)), _ARBITER),
             "arbiter": _Arbiter(folder, loop).demand,
+            "arbiter store": _ArbiterFile(in_memory / "arbiter").read,
             "trace": files.trace,
             "log line": task.line,
             "message": task.message,
@@ -774,24 +846,25 @@ WEIGHTS = {
     "cluster file": 3,
     "plan file": 3,
     "arbiter file": 3,
+    "arbiter store": 3,
 }
 """How often what reads slowly comes, where the others come ten times."""
 
 
 def fuzz(
-    inputs: int, seed: int, only: str = "", tell: Callable[[str], None] = lambda _: None
+    inputs: int, seed: int, only: Sequence[str] = (), tell: Callable[[str], None] = lambda _: None
 ) -> Outcome:
     """Hand odd input to all that reads.
 
     Args:
         inputs: How many.
         seed: The same one gives the same inputs.
-        only: A reader's name; empty: all of them.
+        only: Names of readers; empty: all of them.
         tell: Told each failure.
     """
     outcome = Outcome()
     with readers() as every:
-        names = [only] if only else list(every)
+        names = list(only or every)
         weights = [WEIGHTS.get(name, 10) for name in names]
         order = random.Random(seed)
         for number in range(inputs):
@@ -837,7 +910,9 @@ def main() -> int:
     )
     parser.add_argument("--inputs", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", default="", help="one reader, such as 'job file'")
+    parser.add_argument(
+        "--only", action="append", default=[], help="a reader, such as 'job file'; may come again"
+    )
     said = parser.parse_args()
     outcome = fuzz(
         said.inputs, said.seed, said.only, tell=lambda text: print(text, file=sys.stderr)

@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from headgate.machine.cgroup_layout import find_layout, find_v1, find_v2
+from headgate.machine.cgroup_layout import (
+    find_layout,
+    find_v1,
+    find_v2,
+    passes_protection_on,
+)
 
 
 class Machine:
@@ -40,11 +45,13 @@ class Machine:
         )
         self._write()
 
-    def v2(self, own: str, *, point: str = ".", mounted: str = "/") -> None:
+    def v2(
+        self, own: str, *, point: str = ".", mounted: str = "/", options: str = "nsdelegate"
+    ) -> None:
         self._own.append(f"0::{own}")
         path = os.path.normpath(self.root / point)
         self._mounts.append(
-            f"31 25 0:27 {mounted} {path} rw shared:4 - cgroup2 cgroup2 rw,nsdelegate"
+            f"31 25 0:27 {mounted} {path} rw shared:4 - cgroup2 cgroup2 rw,{options}"
         )
         self._write()
 
@@ -151,6 +158,22 @@ def test_v2_does_not_leave_the_limits_that_were_set_for_it(
     found = find_v2(machine.root, machine.proc)
     free = top if os.geteuid() == 0 else job
     assert found.bases["memory"] == (job if held else free)
+
+
+@pytest.mark.parametrize(
+    ("controllers", "options", "passes_on"),
+    [
+        ("cpu memory", "nsdelegate,memory_recursiveprot", True),
+        ("cpu memory", "nsdelegate", False),
+        ("", "nsdelegate", None),  # beside v1, which controls memory
+    ],
+)
+def test_protection_of_memory_takes_an_option_of_the_mount(
+    machine: Machine, controllers: str, options: str, passes_on: bool | None
+) -> None:
+    machine.v2("/", options=options)
+    machine.group(".", top=True, controllers=controllers)
+    assert passes_protection_on(machine.root, machine.proc) is passes_on
 
 
 def test_nothing_mounted_is_said(machine: Machine) -> None:

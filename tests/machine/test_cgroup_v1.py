@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import select
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import pytest
 from headgate.isolation.base import Box, Launch
 from headgate.isolation.process import ProcessIsolation
 from headgate.machine.cgroup_v1 import CgroupsV1
+from headgate.machine.fallbacks import Cores, Fallbacks
 from headgate.model.errors import IsolationError
 from headgate.model.identifiers import TaskId
 from headgate.model.shares import UNLIMITED, Share
@@ -21,6 +24,12 @@ from headgate.testing.wait import until
 
 pytestmark = pytest.mark.hardware
 MIB = 1 << 20
+REAL_TIME = """
+import os
+os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+print("real time", flush=True)
+input()
+"""
 
 
 @pytest.fixture
@@ -68,6 +77,20 @@ def test_what_is_written(box: Box) -> None:
     box.apply(Share(cpu_cap_cores=UNLIMITED, memory_bytes=UNLIMITED))
     assert file(box, "cpu", "cpu.cfs_quota_us") == "-1"
     assert int(file(box, "memory", "memory.limit_in_bytes")) > 1 << 60
+
+
+def test_a_process_with_real_time_priority_is_refused_with_the_cause(box: Box) -> None:
+    if not (box.cgroups["cpu"] / "cpu.rt_runtime_us").exists():
+        pytest.skip("this kernel takes real-time processes anywhere (no CONFIG_RT_GROUP_SCHED)")
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", REAL_TIME], stdin=pipe, stdout=pipe) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout.readline() == b"real time\n"
+        cgroups = CgroupsV1({"cpu": box.cgroups["cpu"]}, Fallbacks(Cores()))
+        with pytest.raises(IsolationError, match=r"real-time priority.*without `chrt`"):
+            cgroups.admit(process.pid)
+        process.stdin.close()
 
 
 def test_a_weight_counts_for_the_disk_as_well(isolation: ProcessIsolation, box: Box) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headgate.arbiter.records import Demand, Hub, JobDemand, ResourceGrant, Span
+from headgate.arbiter.records import Demand, Hub, JobDemand, MachineJob, ResourceGrant, Span
 from headgate.controller.core import Controller
 from headgate.controller.queue_orders import Claim
 from headgate.controller.records import JobRecord
@@ -64,4 +64,4 @@ def granted(grant: ResourceGrant) -> JobGranted:
 
 def job_of(id: str) -> JobId:
     """The job of a hub's id of one attempt."""
-    return JobId(id.rpartition("#")[0])
+    return JobId(MachineJob(Hub(""), id).of_all_attempts.id)

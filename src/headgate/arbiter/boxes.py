@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import pwd
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from headgate.arbiter import gpu_readings
@@ -18,9 +17,11 @@ from headgate.arbiter.events import ArbiterAction, JobReleased, MachineUsed, Use
 from headgate.arbiter.records import Hub, ResourceGrant, UserPart
 from headgate.arbiter.turn_files import TurnFiles
 from headgate.arbiter.user_box import HOME, PREFIX, BoxUse, UserBox, hub_folder
+from headgate.arbiter.user_names import name_of
 from headgate.machine.arbiter_socket import Peer
 from headgate.machine.cgroup_layout import CGROUPS, CURE, CgroupLayout, find_layout
 from headgate.machine.cgroups import within
+from headgate.machine.processes import Process
 from headgate.model.cluster import PARTS
 from headgate.model.errors import IsolationError
 from headgate.sampling.available import AvailableMemory
@@ -40,6 +41,7 @@ class UserBoxes(Boxes):
         nvml: The module `pynvml`, initialised; None: there are no GPUs.
         layout: The parents of cgroups; None: those of this process.
         home: Folder of all users, in each hierarchy.
+        uids: Numbers of users who were named before.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class UserBoxes(Boxes):
         nvml: Any | None = None,
         layout: CgroupLayout | None = None,
         home: str = HOME,
+        uids: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self._turns, self._home = turns, home
         self._grants = {grant.job: grant for grant in grants}
@@ -64,9 +67,11 @@ class UserBoxes(Boxes):
         for base in self._layout.bases.values():
             for folder in (base / home).glob(f"{PREFIX}*"):
                 uid = int(folder.name.removeprefix(PREFIX))
-                self._boxes[_name(uid)] = UserBox(uid, self._layout, home)
+                self._boxes[name_of(uid, uids)] = UserBox(uid, self._layout, home)
 
-    def joins(self, hub: Hub, peer: Peer) -> None:
+    def joins(self, hub: Hub, peer: Peer, process: Process | None) -> None:
+        if process is None:
+            raise ProcessLookupError(f"process {peer.pid} has ended")
         if self._layout.mode == "none":
             raise OSError(f"{next(iter(self._layout.missing.values()))}; {CURE}")
         with self._lock:
@@ -75,7 +80,7 @@ class UserBoxes(Boxes):
                 box = UserBox(peer.uid, self._layout, self._home)
             if not box.is_made:
                 self._make(hub.user, box)
-            box.admit(hub_folder(hub), peer.pid)
+            box.admit(hub_folder(hub), process)
             self._open_gpus(hub.user)
 
     def apply(self, action: ArbiterAction) -> None:
@@ -92,7 +97,7 @@ class UserBoxes(Boxes):
                     self._open_gpus(job.hub.user)
 
     def is_empty(self, hub: Hub, uid: int) -> bool:
-        box = self._boxes.get(hub.user)
+        box = next((box for box in list(self._boxes.values()) if box.uid == uid), None)
         is_populated = box.is_populated(hub_folder(hub)) if box is not None else None
         return super().is_empty(hub, uid) if is_populated is None else not is_populated
 
@@ -202,10 +207,3 @@ class UserBoxes(Boxes):
 def _whole(gpu: int) -> int:
     """The GPU of a part (MIG), or the GPU itself."""
     return gpu if gpu < PARTS else gpu // PARTS - 1
-
-
-def _name(uid: int) -> str:
-    """The name of a user, as connections have it."""
-    with suppress(KeyError):
-        return pwd.getpwuid(uid).pw_name
-    return f"#{uid}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
@@ -29,6 +29,7 @@ from headgate.arbiter.events import (
 )
 from headgate.arbiter.holdings import Holding, exceeds, holdings, is_guaranteed
 from headgate.arbiter.metering import Metering
+from headgate.arbiter.orders import JobOrders
 from headgate.arbiter.parts import user_parts
 from headgate.arbiter.past_use import PastUse
 from headgate.arbiter.records import (
@@ -95,6 +96,7 @@ class Arbiter:
         waits: The jobs that wait, in their order, and why.
         parts: The part of each user.
         limits: The most that administrators leave to users, whatever the rules say.
+        uids: Numbers of the users who have been seen.
     """
 
     def __init__(
@@ -110,7 +112,7 @@ class Arbiter:
         self.past = PastUse(rules.half_life)
         self._groups: dict[str, frozenset[str]] = {}
         self._demands: dict[Hub, Demand] = {}
-        self._held_back, self._first = set(state.held), set(state.first)
+        self._orders = JobOrders(now, state.held, state.first)
         self.is_drained, self.is_writable = state.drained, True
         self._one_policy = OnePolicy(make(policy))
         self._since: dict[MachineJob, float] = {}  # of waiting jobs
@@ -124,6 +126,7 @@ class Arbiter:
         self._overran: dict[str, deque[bool]] = {}
         self.parts: dict[str, UserPart] = {}
         self.limits: dict[str, Amounts] = dict(state.limits)
+        self.uids: dict[str, int] = dict(state.uids)
         for grant in state.grants:
             self.room.take_up(grant)
         self.room.bookings = {booking.id: booking for booking in state.bookings}
@@ -131,14 +134,16 @@ class Arbiter:
 
     def state(self, now: float) -> ArbiterState:
         """What the next arbiter goes on with."""
+        users = sorted({job.hub.user for job in self.room.grants})
         return ArbiterState(
             tuple(self.room.grants.values()),
             tuple(self.room.bookings.values()),
             self.past.means(now),
-            frozenset(self._held_back),
-            frozenset(self._first),
+            self._orders.held,
+            self._orders.first,
             self.is_drained,
             dict(self.limits),
+            {user: self.uids[user] for user in users if user in self.uids},
         )
 
     def step(self, now: float, event: ArbiterEvent | None = None) -> list[ArbiterAction]:
@@ -157,8 +162,10 @@ class Arbiter:
         match event:
             case Demand():
                 actions += self._stated(now, event)
-            case HubJoined(hub, groups):
+            case HubJoined(hub, groups, uid):
                 self._groups[hub.user] = groups
+                if uid is not None:
+                    self.uids[hub.user] = uid
             case HubLeft(hub, emptied):
                 self._demands.pop(hub, None)
                 if emptied:
@@ -172,7 +179,7 @@ class Arbiter:
             case Unbooked(id):
                 self.room.bookings.pop(id, None)
             case JobOrdered() | Drained() | UserLimited():
-                self._ordered(event)
+                self._ordered(now, event)
             case StoreWritable(writable, unkept):
                 self.is_writable = writable
                 for job in unkept:
@@ -188,11 +195,10 @@ class Arbiter:
         actions += self._divide(now)
         return actions
 
-    def _ordered(self, order: JobOrdered | Drained | UserLimited) -> None:
+    def _ordered(self, now: float, order: JobOrdered | Drained | UserLimited) -> None:
         match order:
             case JobOrdered(job, held, first):
-                (self._held_back.add if held else self._held_back.discard)(job)
-                (self._first.add if first else self._first.discard)(job)
+                self._orders.give(now, job, held, first)
             case Drained(drained):
                 self.is_drained = drained
             case UserLimited(user, largest):
@@ -226,6 +232,7 @@ class Arbiter:
         """Take over what a hub states. A job that runs without a grant waits, the first of its
         hub.
         """
+        self._orders.hear(now, demand)
         running = {job.id: job for job in demand.running}
         unheard = {job.id for job in demand.waiting if job.id not in running}
         actions: list[ArbiterAction] = []
@@ -297,7 +304,7 @@ class Arbiter:
             if isinstance(outcome, ResourceGrant):
                 held[user] = held.get(user, Holding()).plus(demand)
                 self._served[user] = now
-                self._first.discard(job)
+                self._orders.starts(job)
                 actions.append(outcome)
             else:
                 waits[job] = outcome
@@ -324,7 +331,7 @@ class Arbiter:
         for hub in sorted(self._demands, key=lambda hub: (grants[hub], hub)):
             jobs = ((MachineJob(hub, job.id), job) for job in self._demands[hub].waiting)
             waiting = [entry for entry in jobs if entry[0] not in self.room.grants]
-            waiting.sort(key=lambda entry: entry[0] not in self._first)
+            waiting.sort(key=lambda entry: not self._orders.is_first(entry[0]))
             if waiting:
                 of_users.setdefault(hub.user, []).append(waiting)
         return {user: deque(islice(_by_turns(hubs), MOST_JOBS)) for user, hubs in of_users.items()}
@@ -347,7 +354,7 @@ class Arbiter:
         else:
             charge = (past[user] + has.part(self.room.node)) / share.shares
         return (
-            job not in self._first,
+            not self._orders.is_first(job),
             not is_guaranteed(share, has, demand),
             min(self._served[user] + self.rules.patience - now, 0.0),
             charge,
@@ -357,7 +364,7 @@ class Arbiter:
     def _outcome(
         self, now: float, job: MachineJob, demand: JobDemand, held: Holding
     ) -> ResourceGrant | JobWaits:
-        if self.is_drained or not self.is_writable or job in self._held_back:
+        if self.is_drained or not self.is_writable or self._orders.is_held(job):
             return JobWaits(job, WaitKind.HELD)
         if not self.room.could(demand):
             return JobWaits(job, WaitKind.TOO_LARGE)
@@ -374,18 +381,19 @@ class Arbiter:
             have = held.get(user, Holding())
             used = self.metering.used_cores.get(user, have.cores)
             self.past.hold(now, user, min(replace(have, cores=used).part(node), 1.0))
-        wanted = {user: have.cores for user, have in held.items()}
-        for job in self.waits:
-            wanted.setdefault(job.hub.user, 0.0)
+        wanted = defaultdict[Hub, float](float)
+        for job, grant in self.room.grants.items():
+            wanted[job.hub] += grant.demand.cores
         for job, demand in self.stated_jobs().items():
             if job in self.waits:
-                wanted[job.hub.user] += demand.cores
-        shares = {user: self.share(user) for user in wanted}
+                wanted[job.hub] += demand.cores
+        users = sorted({hub.user for hub in wanted})
+        shares = {user: self.share(user) for user in users}
         numbers = {user: share.shares for user, share in shares.items()}
         if self.rules.users == "together":
             weight = self._one_policy.shares(now, node.cores, self.room.grants, numbers)
-            numbers = {user: weight.get(user, WEIGHT_DEFAULT) for user in wanted}
-        shares = {user: replace(shares[user], shares=numbers[user]) for user in sorted(wanted)}
+            numbers = {user: weight.get(user, WEIGHT_DEFAULT) for user in users}
+        shares = {user: replace(shares[user], shares=numbers[user]) for user in users}
         after = user_parts(node, shares, wanted, held)
         changed = [part for user, part in after.items() if self.parts.get(user) != part]
         self.parts = after

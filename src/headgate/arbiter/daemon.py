@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import grp
 import json
 import logging
 import math
-import os
-import pwd
 import time
 from asyncio import StreamReader, StreamWriter
 from collections import Counter, defaultdict
@@ -16,7 +13,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from headgate.arbiter import messages
+from headgate.arbiter import messages, user_names
 from headgate.arbiter.acts import Act
 from headgate.arbiter.answering import Answering, Asker
 from headgate.arbiter.core import Arbiter
@@ -34,8 +31,8 @@ from headgate.arbiter.events import (
 from headgate.arbiter.records import Demand, Hub, JobWaits, ResourceGrant, UserPart
 from headgate.arbiter.store import ArbiterStore
 from headgate.arbiter.usage import DAY_SECONDS, UsageLedger
-from headgate.machine import arbiter_socket
-from headgate.machine.processes import has_processes
+from headgate.machine import arbiter_socket, processes
+from headgate.machine.processes import Process
 from headgate.model import records
 from headgate.model.errors import StorageError
 
@@ -50,6 +47,8 @@ however many connections they come.
 _UNREAD_BYTES = 4 << 20
 """A hub that leaves so much unread is cut off."""
 _KEEP_SECONDS, _RETRY_SECONDS = 60.0, 10.0
+_SILENT_SECONDS = 60.0
+"""A hub that states nothing for so long is frozen. One that is not does so every few seconds."""
 _READ_SECONDS = 5.0
 """The machine is read so often, and hubs that are gone are looked after."""
 
@@ -57,8 +56,13 @@ _READ_SECONDS = 5.0
 class Boxes:
     """What makes decisions so on the machine, and reads it. This one does nothing."""
 
-    def joins(self, hub: Hub, peer: arbiter_socket.Peer) -> None:
+    def joins(self, hub: Hub, peer: arbiter_socket.Peer, process: Process | None) -> None:
         """A hub has connected: its process is to be in its user's box.
+
+        Args:
+            hub: The hub.
+            peer: Who connected.
+            process: Its process as of then; None: it had ended already.
 
         Raises:
             OSError: It cannot be.
@@ -73,7 +77,7 @@ class Boxes:
 
     def is_empty(self, hub: Hub, uid: int) -> bool:
         """Whether no process of a hub that is gone, and of its jobs, is left."""
-        return not has_processes(uid)
+        return not processes.has_processes(uid)
 
     def read(self) -> MachineUsed | None:
         """What is in use, called every few seconds in a thread; None: nothing is known."""
@@ -103,7 +107,7 @@ class ArbiterDaemon:
         self._boxes, self._told = boxes or Boxes(), tell
         self._now = clock()
         self._hubs: dict[Hub, StreamWriter] = {}
-        self._uids: dict[str, int] = {}
+        self._heard: dict[Hub, float] = {}
         self._unapplied: dict[tuple[type, str], ArbiterAction] = {}
         self._retry_at = math.inf
         self._trouble = ""
@@ -176,15 +180,19 @@ class ArbiterDaemon:
             for hub in empty:
                 if hub not in self._hubs:
                     self.take(HubLeft(hub, emptied=True))
+            self._leave_out_silent()
+
+    def _leave_out_silent(self) -> None:
+        """Grant nothing more to hubs that are frozen, until they state their jobs again."""
+        since = time.monotonic() - _SILENT_SECONDS
+        for hub in [hub for hub, at in self._heard.items() if at < since]:
+            del self._heard[hub]
+            self.take(HubLeft(hub))
 
     def _is_empty(self, hub: Hub) -> bool:
         """Whether no process is left that needs what a hub was granted."""
-        uid = self._uids.get(hub.user)
-        try:
-            uid = pwd.getpwnam(hub.user).pw_uid if uid is None else uid
-        except KeyError:  # deleted
-            return False
-        return self._boxes.is_empty(hub, uid)
+        uid = user_names.uid_of(hub.user, self._arbiter.uids)
+        return uid is None or self._boxes.is_empty(hub, uid)
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -248,13 +256,14 @@ class ArbiterDaemon:
 
     async def _converse(self, reader: StreamReader, writer: StreamWriter) -> None:
         credentials = arbiter_socket.peer(writer.get_extra_info("socket"))
+        process = processes.look(credentials.pid)
         uid, hub = credentials.uid, None
         self._connections[uid] += 1
         try:
             if self._connections[uid] > MOST_OF_USER or self._connections.total() > MOST_IN_ALL:
                 _send(writer, {"error": "too many connections; close some"})
                 return
-            user, groups = _names(uid, credentials.gid)
+            user, groups = user_names.identify(uid, credentials.gid, self._arbiter.uids)
             while line := await reader.readline():
                 await self._turn(uid)
                 began = time.thread_time()
@@ -266,9 +275,10 @@ class ArbiterDaemon:
                 else:
                     if hub is None:
                         hub = request.hub
-                        self._joins(hub, credentials, groups, writer)
+                        self._joins(hub, credentials, process, groups, writer)
                     elif request.hub != hub:
                         raise ValueError("expected one hub on a connection")
+                    self._heard[hub] = time.monotonic()
                     self.take(request)
                 self._free_at[uid] += _PACE * (time.thread_time() - began)
         except (OSError, StorageError, ValueError) as error:  # also of a line without end
@@ -278,6 +288,7 @@ class ArbiterDaemon:
             self._connections[uid] -= 1
             if hub is not None and self._hubs.get(hub) is writer:
                 del self._hubs[hub]
+                self._heard.pop(hub, None)
                 if not self._closes:
                     self.take(HubLeft(hub))
             writer.close()
@@ -285,17 +296,22 @@ class ArbiterDaemon:
                 await writer.wait_closed()
 
     def _joins(
-        self, hub: Hub, peer: arbiter_socket.Peer, groups: frozenset[str], writer: StreamWriter
+        self,
+        hub: Hub,
+        peer: arbiter_socket.Peer,
+        process: Process | None,
+        groups: frozenset[str],
+        writer: StreamWriter,
     ) -> None:
         before = self._hubs.get(hub)
         if before is not None and before is not writer:
             before.close()  # the hub was started anew
-        self._hubs[hub], self._uids[hub.user] = writer, peer.uid
+        self._hubs[hub] = writer
         try:
-            self._boxes.joins(hub, peer)
+            self._boxes.joins(hub, peer, process)
         except OSError as error:
             self._report(f"{hub.user} has no box: {error}")
-        self.take(HubJoined(hub, groups))
+        self.take(HubJoined(hub, groups, peer.uid))
 
     async def _turn(self, uid: int) -> None:
         """Wait until a user's requests so far have had their time."""
@@ -337,18 +353,3 @@ class ArbiterDaemon:
 
 def _send(writer: StreamWriter, message: dict[str, object]) -> None:
     writer.write(json.dumps(message).encode() + b"\n")
-
-
-def _names(uid: int, gid: int) -> tuple[str, frozenset[str]]:
-    """The name of a user, and those of the user's groups; a deleted user has a number, with a sign
-    that no name has.
-    """
-    try:
-        user = pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"#{uid}", frozenset()
-    groups = set()
-    for group in os.getgrouplist(user, gid):
-        with suppress(KeyError):
-            groups.add(grp.getgrgid(group).gr_name)
-    return user, frozenset(groups)

@@ -19,10 +19,11 @@ from headgate.model.sharing import Amounts, SharingRules
 
 @dataclass(frozen=True, slots=True)
 class HubJoined:
-    """A hub has connected; `groups` are those of its user."""
+    """A hub has connected; `groups` are those of its user, and `uid` is the user's number."""
 
     hub: Hub
     groups: frozenset[str] = frozenset()
+    uid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

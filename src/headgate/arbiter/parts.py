@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping
 
 from headgate.arbiter.cores import CoreClaim, divide, weights
 from headgate.arbiter.holdings import Holding
-from headgate.arbiter.records import UserPart
+from headgate.arbiter.records import Hub, UserPart
 from headgate.model.cluster import Node
 from headgate.model.sharing import UserShare
 
@@ -15,7 +16,7 @@ from headgate.model.sharing import UserShare
 def user_parts(
     node: Node,
     shares: Mapping[str, UserShare],
-    wanted: Mapping[str, float],
+    wanted: Mapping[Hub, float],
     held: Mapping[str, Holding],
 ) -> dict[str, UserPart]:
     """Divide a machine between users.
@@ -23,10 +24,13 @@ def user_parts(
     Args:
         node: The machine.
         shares: What each user may have.
-        wanted: Cores that each user's jobs can put to good use.
+        wanted: Cores that the jobs of each hub can put to good use.
         held: What users hold.
     """
-    claims = {user: _claim(share, wanted[user]) for user, share in shares.items()}
+    hubs = defaultdict[str, dict[str, float]](dict)
+    for hub, most in wanted.items():
+        hubs[hub.user][hub.name] = most
+    claims = {user: _claim(share, sum(hubs[user].values())) for user, share in shares.items()}
     by_user = weights(node.cores, {user: claims[user] for user in claims if user in held})
     granted = sum(have.memory_bytes for have in held.values())
     parts = {}
@@ -44,8 +48,16 @@ def user_parts(
             memory,
             most,
             share.processes,
+            _between_hubs(cores, hubs[user]),
         )
     return parts
+
+
+def _between_hubs(cores: float, wanted: Mapping[str, float]) -> dict[str, float]:
+    """The cores of each hub of a user, where there are several."""
+    if len(wanted) < 2:
+        return {}
+    return divide(cores, {name: CoreClaim(wanted=most) for name, most in wanted.items()})
 
 
 def _claim(share: UserShare, wanted: float) -> CoreClaim:

@@ -87,7 +87,13 @@ def serve(places: Places, serves: Callable[[], None], tell: Callable[[str], None
         node = machine.detect(places.folder / "node.json", {})
         arbiter = Arbiter(node, rules, time.time(), store.state())
         turns = TurnFiles(places.socket.parent / TURNS)
-        boxes = UserBoxes(turns, arbiter.room.grants.values(), open_nvml(), home=places.home)
+        boxes = UserBoxes(
+            turns,
+            arbiter.room.grants.values(),
+            open_nvml(),
+            home=places.home,
+            uids=arbiter.uids,
+        )
         undo.callback(boxes.close)
         daemon = ArbiterDaemon(arbiter, store, boxes, tell=tell)
         asyncio.run(_until_ended(daemon, places, serves, tell))

@@ -21,6 +21,10 @@ VERSION = 1
 """Of the messages; another one is not understood. Fields that are new do not change it."""
 
 
+_ATTEMPT = "#"
+"""Comes before the number of an attempt, in a hub's id of a job."""
+
+
 class Hub(NamedTuple):
     """A hub of a user; a user may have several, one for each allocation.
 
@@ -34,10 +38,14 @@ class Hub(NamedTuple):
 
 
 class MachineJob(NamedTuple):
-    """A job of a hub, by the id that the hub gives it."""
+    """A job of a hub, by the id that the hub gives this attempt of it."""
 
     hub: Hub
     id: str
+
+    @property
+    def of_all_attempts(self) -> MachineJob:
+        return MachineJob(self.hub, self.id.rpartition(_ATTEMPT)[0] or self.id)
 
 
 class Span(NamedTuple):
@@ -269,6 +277,7 @@ class UserPart:
         most_memory_bytes: The most memory that they may use: the rest is granted to others, or
             above the user's largest part.
         processes: Processes and threads that it may have; None: a third of the machine's.
+        hub_cores: Cores of each hub, by its name, where several hubs of the user have jobs.
     """
 
     user: str
@@ -278,6 +287,7 @@ class UserPart:
     memory_bytes: int
     most_memory_bytes: int
     processes: int | None = None
+    hub_cores: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,6 +329,7 @@ class ArbiterState:
         first: Jobs that an administrator lets go first.
         drained: An administrator lets nothing start.
         limits: The most that administrators leave to users.
+        uids: Numbers of the users whose jobs hold something.
     """
 
     grants: tuple[ResourceGrant, ...] = ()
@@ -328,6 +339,7 @@ class ArbiterState:
     first: frozenset[MachineJob] = frozenset()
     drained: bool = False
     limits: Mapping[str, Amounts] = field(default_factory=dict)
+    uids: Mapping[str, int] = field(default_factory=dict)
 
 
 NOTHING_KEPT = ArbiterState()

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import astuple, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from headgate.arbiter.acts import Act
 from headgate.arbiter.records import ArbiterState, MachineJob, ResourceGrant
@@ -27,6 +28,15 @@ CREATE TABLE IF NOT EXISTS usage (
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS acts (number INTEGER PRIMARY KEY, user TEXT, act TEXT);
 """
+
+
+class _UsageRow(NamedTuple):
+    user: str
+    day: int
+    core_seconds: float
+    gpu_seconds: float
+    idle_gpu_seconds: float
+    memory_byte_seconds: float
 
 
 class ArbiterStore:
@@ -119,7 +129,8 @@ class ArbiterStore:
         """
         with self._told():
             rows = self._db.execute("SELECT * FROM usage WHERE day >= ?", (since,)).fetchall()
-        return {(user, day): DayUse(*use) for user, day, *use in rows}
+            read = [records.parse(_UsageRow, row) for row in rows]
+        return {(row.user, row.day): DayUse(*row[2:]) for row in read}
 
     def record(self, act: Act) -> None:
         """Keep an administrator's act; the oldest of very many goes.

@@ -17,11 +17,12 @@ from headgate.arbiter.records import Hub, UserPart
 from headgate.machine.cgroup_layout import CGROUPS, LEAF, CgroupLayout, folders_of
 from headgate.machine.cgroup_v1 import CgroupsV1, inherit_cpuset
 from headgate.machine.cgroup_v2 import CgroupsV2, hand_on
-from headgate.machine.cgroups import Cgroups, read_counters, read_number
+from headgate.machine.cgroups import Cgroups, entry_refusal, read_counters, read_number
 from headgate.machine.device_filter import close_devices
 from headgate.machine.fallbacks import Cores, Fallbacks
 from headgate.machine.files import content
 from headgate.machine.limits import has_limits
+from headgate.machine.processes import Process, still
 from headgate.model.errors import IsolationError
 from headgate.model.paths import is_readable
 from headgate.model.shares import UNLIMITED, WEIGHT_DEFAULT, Share
@@ -136,18 +137,21 @@ class UserBox:
             if (leaf := unified / hub / LEAF).is_dir():
                 close_devices(leaf, ())
 
-    def admit(self, hub: str, pid: int) -> None:
+    def admit(self, hub: str, process: Process) -> None:
         """Put a process of the user into the part of a hub.
 
         Args:
             hub: Name of the folder.
-            pid: Its number, as the kernel told it.
+            process: The process, as of its connection.
 
         Raises:
             OSError: It has ended, is not the user's, or has limits that an administrator gave it.
         """
+        pid = process.pid
         pidfd = os.pidfd_open(pid)
         try:
+            if not still(process):
+                raise ProcessLookupError(f"process {pid} has ended, and another has its number")
             self._check(pid)
             if self.has(pid):
                 return
@@ -155,7 +159,10 @@ class UserBox:
                 part = folder / hub
                 self._hand_over(part)
                 target = self._leaf(part) if folder == self._folders.get("unified") else part
-                (target / "cgroup.procs").write_text(str(pid))
+                try:
+                    (target / "cgroup.procs").write_text(str(pid))
+                except OSError as error:
+                    raise OSError(entry_refusal(pid, error)) from error
             if is_readable(pidfd, 0):  # it has ended: another process may have its number by now
                 self._put_back(pid)
                 raise ProcessLookupError(f"process {pid} has ended")

@@ -13,7 +13,12 @@ from headgate.arbiter.process import FOLDER, Places, serve
 from headgate.cli.arbiter_acts import COMMANDS
 from headgate.config import arbiterfile
 from headgate.machine import arbiter_socket
+from headgate.machine.cgroup_layout import CGROUPS, passes_protection_on
 
+UNPROTECTED = (
+    "the kernel may reclaim memory that users were granted: cgroup2 is mounted without "
+    f"`memory_recursiveprot`. Add it: mount -o remount,nsdelegate,memory_recursiveprot {CGROUPS}"
+)
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 
@@ -70,12 +75,20 @@ def check(file: Path, as_json: bool) -> None:
     """
     rules = arbiterfile.read(file)
     unknown = arbiterfile.unknown_names(rules)
+    protects = passes_protection_on(CGROUPS)
     if as_json:
-        facts = {"file": str(file), "exists": file.exists(), "unknown": unknown}
+        facts = {
+            "file": str(file),
+            "exists": file.exists(),
+            "unknown": unknown,
+            "protects_memory": protects,
+        }
         click.echo(json.dumps(facts, indent=2))
         return
     for kind, name in unknown:
         click.echo(f"{file}: this machine has no {kind} {name!r}; the entry waits for one")
+    if protects is False:
+        click.echo(UNPROTECTED)
     if file.exists():
         click.echo(f"{file}: no problems")
     else:

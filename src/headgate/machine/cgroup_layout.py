@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from headgate.machine.files import content
 from headgate.machine.limits import has_limits
 
 Mode = Literal["v1", "v2", "none"]
@@ -161,6 +162,19 @@ def roots(root: Path) -> dict[str, Path]:
         for mount in _mounts(root, Path("/proc/self"))
         for name in mount.controllers or {"unified"}
     }
+
+
+def passes_protection_on(root: Path, proc: Path = Path("/proc/self")) -> bool | None:
+    """Whether `memory.low` of a cgroup protects what is below it (mount option
+    `memory_recursiveprot`); None: v2 does not control memory here.
+    """
+    for line in (proc / "mountinfo").read_text().splitlines():
+        before, after = line.split(" - ", 1)
+        point, kind = Path(_unescape(before.split(" ")[4])), after.split(" ", 1)[0]
+        is_below = kind == "cgroup2" and point.is_relative_to(root)
+        if is_below and "memory" in content(point / "cgroup.controllers").split():
+            return "memory_recursiveprot" in after.rpartition(" ")[2].split(",")
+    return None
 
 
 def folders_of(pid: int, root: Path, version: Mode) -> dict[str, Path]:

@@ -234,7 +234,7 @@ class Cgroups(Enclosure):
                 (folder / "cgroup.procs").write_text(str(pid))
             except OSError as error:
                 raise IsolationError(
-                    f"process {pid} cannot be put into its box: {_text(error)}"
+                    f"process {pid} cannot be put into its box: {entry_refusal(pid, error)}"
                 ) from error
 
     def apply(self, share: Share) -> tuple[Uncontrolled, ...]:
@@ -383,6 +383,21 @@ def memory_refusal(limit: float, held: int | None) -> str:
     return (
         f"a memory limit of {say_bytes(limit)} is below {holds}that the task holds now; "
         "choose a higher one or stop it"
+    )
+
+
+def entry_refusal(pid: int, error: OSError) -> str:
+    """Why the kernel refuses to put a process into a cgroup."""
+    is_real_time = False
+    if error.errno == errno.EINVAL:
+        with suppress(OSError):  # it has ended
+            policy = os.sched_getscheduler(pid) & ~os.SCHED_RESET_ON_FORK
+            is_real_time = policy in (os.SCHED_FIFO, os.SCHED_RR)
+    if not is_real_time:
+        return _text(error)
+    return (
+        "it has a real-time priority, and a new cgroup of v1 takes no such process; start the hub "
+        "without `chrt`"
     )
 
 

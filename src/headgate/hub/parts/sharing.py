@@ -110,7 +110,7 @@ class MachineSharing(Component):
         self._live_runs = live_runs
         self.is_shared = False
         self._part: UserPart | None = None
-        self._cores = node.cores
+        self._cores, self._name = node.cores, ""
         self._seen_at = 0.0
         self._trouble: Reason | None = None
         self._writer: asyncio.StreamWriter | None = None
@@ -233,7 +233,8 @@ class MachineSharing(Component):
         """Have the controller divide this user's part of the machine."""
         cores = self._node.cores
         if self._part is not None:
-            cores = min(max(round(self._part.cores, 1), _LEAST_CORES), cores)
+            mine = self._part.hub_cores.get(self._name, self._part.cores)
+            cores = min(max(round(mine, 1), _LEAST_CORES), cores)
         if cores != self._cores:
             self._cores = cores
             self._step(NodeJoined(replace(self._node, cores=cores)))
@@ -259,6 +260,7 @@ class MachineSharing(Component):
             return
         began, now = time.thread_time(), time.monotonic()
         demand = self._demand()
+        self._name = demand.hub.name
         news = _news(demand)
         if news != self._stated or now >= self._stated_at + _REPEAT_SECONDS:
             message = {**records.plain(demand), "hub": demand.hub.name, "version": VERSION}

@@ -29,7 +29,7 @@ from headgate.isolation.container.parents import Parent, find_parent
 from headgate.isolation.container.request import ContainerRequest
 from headgate.isolation.process import BUFFERED_WRITES_V1, GROUP_PATTERN
 from headgate.isolation.spawning import find_program
-from headgate.machine import disks, processes
+from headgate.machine import arbiter_socket, disks, processes
 from headgate.machine.box_names import PREFIX, box_name
 from headgate.machine.cgroup_layout import CGROUPS, Mode, folders_of
 from headgate.machine.cgroup_v1 import CgroupsV1, cores_above
@@ -143,6 +143,12 @@ class ContainerIsolation(Isolation):
             )
             cure, scope = "run as root with driver cgroupfs", "against tasks outside of containers"
             uncontrolled.append(Uncontrolled(Lever.CPU_WEIGHT, f"{why}; {cure}", scope=scope))
+        if arbiter_socket.is_shared() and os.geteuid() != 0:
+            outside = (
+                "the limits of this user on a shared machine do not hold them, because Docker's "
+                "daemon starts them outside of the user's cgroup; each holds to its job's limits"
+            )
+            uncontrolled.append(Uncontrolled(Lever.CONTAINERS, outside))
         if self._version == "v1":
             uncontrolled.append(BUFFERED_WRITES_V1)
         return tuple(uncontrolled)
