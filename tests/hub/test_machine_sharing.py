@@ -17,7 +17,7 @@ from headgate.arbiter.daemon import ArbiterDaemon
 from headgate.arbiter.records import Demand, Hub
 from headgate.arbiter.store import ArbiterStore
 from headgate.controller import live_controller
-from headgate.hub.parts import sharing
+from headgate.hub import arbiter_link
 from headgate.hub.parts.sharing import MachineSharing
 from headgate.hub.state.runs import LiveRuns
 from headgate.model.actions import StartTask
@@ -44,7 +44,7 @@ class SmallHub:
         self.name, self.started = name, set[str]()
         self._changed = asyncio.Event()
         self._controller = live_controller(make("headgate"))
-        nobody = SimpleNamespace(tell_all=lambda _: None, runs={})
+        nobody = SimpleNamespace(tell_all=lambda _: None, runs={}, failed=None)
         self._part = MachineSharing(socket, NODE, self._demand, self.step, cast("LiveRuns", nobody))
         self.step(NodeJoined(NODE))
         self._part.start()
@@ -81,7 +81,7 @@ class SmallHub:
 def test_hubs_start_jobs_as_granted_also_after_the_arbiter_was_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sharing, "_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(arbiter_link, "_AGAIN_SECONDS", 0.01)
     socket = tmp_path / "socket"
 
     async def serve() -> tuple[ArbiterDaemon, ArbiterStore]:

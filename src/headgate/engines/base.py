@@ -56,12 +56,14 @@ class Slot:
         cores: Cores of its plan, which may be fractional; 0 if the plan states none.
         memory_bytes: Memory limit of its job; None: no limit.
         gpus: Number of the node's GPUs that are its own.
+        private: Other users of the node see only whose job it is.
     """
 
     node: str
     cores: float
     memory_bytes: int | None = None
     gpus: int = 0
+    private: bool = False
 
 
 class Listener(ABC):

@@ -14,12 +14,12 @@ import struct
 import subprocess
 import sys
 import time
-from abc import ABC, abstractmethod
 from pathlib import Path
 
 import headgate
 from headgate.engines.ray.jobs_api import JobsApi
 from headgate.engines.remote import files
+from headgate.engines.remote.bridge import Bridge
 from headgate.engines.remote.pipe import Pipe
 from headgate.model.errors import HeadgateError
 
@@ -65,21 +65,6 @@ Each end proves that it has the key before the other uses anything from it.
 """
 
 
-class Bridge(ABC):
-    """A running bridge."""
-
-    pipe: Pipe
-    """The pipe to it."""
-
-    @abstractmethod
-    def wait(self) -> str:
-        """Wait for the end of a bridge that has hung up or is about to. Returns how it ended."""
-
-    @abstractmethod
-    def kill(self) -> None:
-        """End a bridge that does not end by itself."""
-
-
 def start(address: str) -> Bridge:
     """Start the bridge to a cluster.
 
@@ -120,6 +105,8 @@ class Submitted(Bridge):
     """A bridge as a job on the cluster, submitted through Ray's Jobs API. This machine needs no
     Ray, and no Python like the cluster's.
     """
+
+    is_far = True
 
     def __init__(self, url: str) -> None:
         self._api = JobsApi(url)

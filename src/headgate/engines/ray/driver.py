@@ -8,7 +8,6 @@ import math
 import os
 import pickle
 import threading
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,24 +17,18 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from headgate.engines.ray import connect
 from headgate.engines.ray.bootstrap import RayAgent, actor_class, package
 from headgate.engines.ray.reservation import Reservations
-from headgate.engines.remote import files
+from headgate.engines.remote.driver import ORPHANED_SECONDS, AgentsDriver
 from headgate.engines.remote.far_files import FarFiles
 from headgate.engines.remote.link import AgentLink
 from headgate.engines.remote.pipe import Pipe
 from headgate.engines.remote.settings import Settings
 from headgate.engines.remote.wire import (
     HERE,
-    Answered,
-    Ask,
-    Close,
-    EndTask,
     Joined,
     Open,
     Opened,
     Release,
     Reserve,
-    Returned,
-    To,
     Warned,
 )
 from headgate.model import log_levels
@@ -52,9 +45,6 @@ HEAD_GONE_LOOKS = 5
 MOST_DEATHS = 5
 """A node on which so many agents have died gets no more of them."""
 
-ORPHANED_SECONDS = 10.0
-"""How long tasks have to save a checkpoint once the hub is gone."""
-
 PATIENCE_SECONDS = 90.0
 """Silence after which an agent takes itself for cut off, unless `HEADGATE_RAY_PATIENCE_SECONDS`
 says otherwise. By default, Ray gives a node up after 64 s.
@@ -65,7 +55,7 @@ _HEAD = "node:__internal_head__"
 _PLAIN = frozenset({"CPU", "GPU", "memory", "object_store_memory"})
 
 
-class Driver:
+class Driver(AgentsDriver):
     """Does what the hub asks for, until the hub or the cluster is gone.
 
     Args:
@@ -74,22 +64,18 @@ class Driver:
     """
 
     def __init__(self, pipe: Pipe, wanted: Open) -> None:
-        self._pipe = pipe
+        far = FarFiles(pipe) if wanted.address == HERE else None
+        super().__init__(pipe, far)
         self._wanted = wanted
         self._patience = _patience()
         self._package = package()
         self._agents = actor_class()
         self._reservations = Reservations(pipe.send)
-        self._links: dict[str, AgentLink] = {}
         self._facts: dict[str, Mapping[str, Any]] = {}
         self._known: set[str] = set()
         self._deaths: dict[str, int] = {}
         self._headless = False
         self._archives: dict[str, Any] = {}
-        self._far = FarFiles(pipe) if wanted.address == HERE else None
-        self._files: files.Files = self._far or files.Files()
-        self._lock = threading.Lock()
-        self._ending = threading.Event()
 
     def open(self, address: str) -> Opened:
         """Put an agent on every node, and describe the cluster.
@@ -114,63 +100,18 @@ class Driver:
         nodes = tuple(node for node, _ in opened)
         return Opened(address, self._head(), nodes, tuple(dict.fromkeys(uncontrolled)))
 
-    def serve(self) -> None:
-        """Do what the hub asks for, until it closes the bridge or is gone."""
-        while (request := self._pipe.receive()) is not None:
-            match request:
-                case To(node, command):
-                    if (link := self._links.get(node)) is not None:
-                        link.do(command)
-                case Reserve(key, slots):
-                    with self._lock:
-                        facts = dict(self._facts)
-                    self._reservations.reserve(key, slots, facts)
-                case Release(key, tasks):
-                    self._reservations.release(key, tasks)
-                case Ask(number, node):
-                    if (link := self._links.get(node)) is not None:
-                        threading.Thread(target=link.ask, args=(request,), daemon=True).start()
-                    else:
-                        self._pipe.send(Returned(number, None, f"node {node} is gone"))
-                case Answered() if self._far is not None:
-                    self._far.answered(request)
-                case Close():
-                    break
-        if request is None:
-            if self._far is not None:
-                self._far.gone()
-            self._orphaned()
-        elif self._far is not None:
-            threading.Thread(target=self._take_answers, args=(self._far,), daemon=True).start()
-        self.close()
+    def _reserve(self, request: Reserve | Release) -> None:
+        match request:
+            case Reserve(key, slots):
+                with self._lock:
+                    facts = dict(self._facts)
+                self._reservations.reserve(key, slots, facts)
+            case Release(key, tasks):
+                self._reservations.release(key, tasks)
 
-    def close(self) -> None:
-        """End every task and agent, and give everything back."""
-        self._ending.set()
-        closing = [threading.Thread(target=link.close) for link in list(self._links.values())]
-        for thread in closing:
-            thread.start()
-        for thread in closing:
-            thread.join()
+    def _end(self) -> None:
         self._reservations.close()
         ray.shutdown()
-
-    def _take_answers(self, far: FarFiles) -> None:
-        """Take in what the hub still answers while everything ends."""
-        while (answer := self._pipe.receive()) is not None:
-            if isinstance(answer, Answered):
-                far.answered(answer)
-        far.gone()
-
-    def _orphaned(self) -> None:
-        """The hub is gone: let the tasks save what they have, as tasks on its own machine do."""
-        links = list(self._links.values())
-        for link in links:
-            for task in list(link.running):
-                link.do(EndTask(task, ORPHANED_SECONDS))
-        deadline = time.monotonic() + ORPHANED_SECONDS + 5
-        while any(link.running for link in links) and time.monotonic() < deadline:
-            time.sleep(0.1)
 
     # --- nodes ------------------------------------------------------------------------------------
 

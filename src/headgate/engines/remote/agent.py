@@ -12,12 +12,13 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 from headgate import isolation
-from headgate.engines.base import Listener
+from headgate.engines.base import Listener, Slot
 from headgate.engines.launch import files_of, inject, observation, transport
 from headgate.engines.local import LocalEngine
 from headgate.engines.remote import files, speeds
@@ -29,7 +30,10 @@ from headgate.engines.remote.wire import (
     CheckpointMessage,
     Command,
     EndTask,
+    Event,
     Exited,
+    Release,
+    Reserve,
     ResultReady,
     SampledUsage,
     Send,
@@ -56,6 +60,24 @@ from headgate.task.grants import TURNS
 _log = logging.getLogger(__name__)
 
 SAMPLE_SECONDS = 1.0
+GRACE = 30.0
+"""Seconds to save a checkpoint, for a task that the node's accounts end."""
+
+
+_LOOK_SECONDS = 0.1
+
+
+class NodeAccounts(Protocol):
+    """Says when the tasks of a reservation may start on a node."""
+
+    def reserve(self, key: str, slots: Mapping[TaskId, Slot]) -> None:
+        """Have tasks wait for their part; `Granted` tells that they may start."""
+
+    def release(self, key: str, tasks: Collection[TaskId]) -> None:
+        """Give back what tasks have, or what they still wait for."""
+
+    def close(self) -> None:
+        """Give everything back."""
 
 
 class Agent:
@@ -66,10 +88,18 @@ class Agent:
         settings: Pickled `Settings`.
         owner: Process id of the hub. What is found on a node can be traced to the hub by it.
         uncontrolled: What cannot be controlled in a process that the cluster started.
+        accounts: Makes what keeps the accounts of the node, from its node, from where events go,
+            and from what stops a task; None: the cluster keeps them.
     """
 
     def __init__(
-        self, folder: str, settings: bytes, owner: str, uncontrolled: tuple[Uncontrolled, ...] = ()
+        self,
+        folder: str,
+        settings: bytes,
+        owner: str,
+        uncontrolled: tuple[Uncontrolled, ...] = (),
+        accounts: Callable[[Node, Callable[[Event], None], Callable[[TaskId], None]], NodeAccounts]
+        | None = None,
     ) -> None:
         self._settings: Settings = pickle.loads(settings)
         log_levels.configure(self._settings.log)
@@ -90,6 +120,11 @@ class Agent:
         )
         self._relay = _Relay(self._outbox)
         self._engine.open(self._relay)
+        self._accounts = (
+            accounts(self._node, self._outbox.put, lambda task: self._engine.stop(task, GRACE))
+            if accounts is not None
+            else None
+        )
         self._heard: float | None = None
         self._ending = threading.Event()
         self._sampler = threading.Thread(target=self._sample, name="samplers", daemon=True)
@@ -160,10 +195,22 @@ class Agent:
             why = f"{type(error).__name__}: {error}"
         return pickle.dumps((None, why))
 
+    def orphaned(self, seconds: float) -> None:
+        """The hub is gone: let the tasks save what they have, then remove everything."""
+        deadline = time.monotonic() + seconds
+        for task in self._engine.boxes():
+            self._engine.stop(task, seconds)
+        while self._engine.boxes() and time.monotonic() < deadline:
+            time.sleep(_LOOK_SECONDS)
+        self.close()
+        self.depart()
+
     def close(self) -> None:
         """Kill what still runs. Its last events can be fetched afterwards."""
         self._ending.set()
         self._engine.close()
+        if self._accounts is not None:
+            self._accounts.close()
         self._sampler.join()
         self._outbox.close()
 
@@ -190,6 +237,10 @@ class Agent:
                 self._engine.send(task, message)
             case EndTask(task, grace):
                 self._engine.stop(task, grace)
+            case Reserve(key, slots) if self._accounts is not None:
+                self._accounts.reserve(key, slots)
+            case Release(key, tasks) if self._accounts is not None:
+                self._accounts.release(key, tasks)
 
     def _prepare(self, launch: Launch) -> Launch:
         """The launch as this node starts it: with the node's paths, the task library, and an
@@ -269,8 +320,8 @@ class Agent:
         return replace(
             description,
             name=given.name,
-            address=given.address,
-            cores=given.cores,
+            address=given.address or description.address,
+            cores=description.cores if given.cores is None else given.cores,
             memory_bytes=min(given.memory_bytes, description.memory_bytes)
             if given.memory_bytes
             else description.memory_bytes,

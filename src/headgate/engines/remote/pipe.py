@@ -12,7 +12,7 @@ import sys
 import threading
 from dataclasses import is_dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
 from headgate.engines.remote.wire import Report, Request
 from headgate.model.identifiers import IDENTIFIERS
@@ -20,6 +20,19 @@ from headgate.model.identifiers import IDENTIFIERS
 _HEADER = struct.Struct("!Q")
 _IDLE_SECONDS = 20
 _MAC_BYTES = hashlib.sha256().digest_size
+
+
+class Stream(Protocol):
+    """What objects go over: a socket, or what behaves so."""
+
+    def recv_into(self, buffer: memoryview, /) -> int:
+        """Fill what is there into a buffer. Returns its length; 0: the other end is gone."""
+
+    def sendall(self, data: bytes, /) -> None:
+        """Send all of it."""
+
+    def close(self) -> None:
+        """Hang up."""
 
 
 class Pipe:
@@ -34,14 +47,14 @@ class Pipe:
             that the cluster cannot make it call anything.
     """
 
-    def __init__(self, connection: socket.socket, key: bytes, side: str) -> None:
+    def __init__(self, connection: Stream, key: bytes, side: str) -> None:
         self._socket = connection
         self._load = facts if side == "hub" else pickle.loads
         self._lock = threading.Lock()
         other = "bridge" if side == "hub" else "hub"
         self._seal = _Seal(key, side) if key else None
         self._check = _Seal(key, other) if key else None
-        if key:
+        if key and isinstance(connection, socket.socket):
             _notice_silence(connection)
 
     def send(self, what: Request | Report) -> None:

@@ -13,10 +13,10 @@ class Settings:
     Args:
         engine: Name of the engine that it works for.
         name: The name of its node.
-        address: The address of its node, by which others reach it.
-        cores: Cores that the cluster gives to jobs there.
-        memory_bytes: Memory that it gives to jobs there.
-        gpus: GPUs that it gives to jobs there.
+        address: The address of its node, by which others reach it; empty: the agent finds out.
+        cores: Cores that the cluster gives to jobs there; None: all.
+        memory_bytes: Memory that it gives to jobs there; 0: all.
+        gpus: GPUs that it gives to jobs there; None: all.
         kind: Names of the node's custom resources.
         shared: Whether the node sees the files of the hub's machine under the same paths.
         speeds: Measured GFLOP/s of a core, by `speeds.key`.
@@ -28,9 +28,9 @@ class Settings:
     engine: str
     name: str
     address: str
-    cores: float
+    cores: float | None
     memory_bytes: int
-    gpus: int
+    gpus: int | None
     kind: str
     shared: bool
     speeds: Mapping[str, float]

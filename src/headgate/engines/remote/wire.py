@@ -15,7 +15,7 @@ from headgate.model.reasons import Reason
 from headgate.model.shares import Share, Uncontrolled
 from headgate.sampling.columns import Column
 
-# --- commands: hub to bridge, these four on to the agent of a node
+# --- commands: hub to bridge, these on to the agent of a node
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,23 @@ class EndTask:
     grace: float
 
 
-Command = StartLaunch | ApplyShare | Send | EndTask
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """Reserve what tasks take; `key` is unique to the reservation."""
+
+    key: str
+    slots: Mapping[TaskId, Slot]
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Give back what is reserved under a key, for some of its tasks or all."""
+
+    key: str
+    tasks: tuple[TaskId, ...]
+
+
+Command = StartLaunch | ApplyShare | Send | EndTask | Reserve | Release
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,22 +90,6 @@ class Open:
 
 
 @dataclass(frozen=True, slots=True)
-class Reserve:
-    """Reserve what tasks take; `key` is unique to the reservation."""
-
-    key: str
-    slots: Mapping[TaskId, Slot]
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """Give back what is reserved under a key, for some of its tasks or all."""
-
-    key: str
-    tasks: tuple[TaskId, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Ask:
     """Ask the agent of a node to call a function of Headgate's. The answer is a `Returned`."""
 
@@ -113,7 +113,41 @@ class Answered:
     error: str = ""
 
 
-Request = Open | To | Reserve | Release | Ask | Answered | Close
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of an agent at the other end of a connection.
+
+    Args:
+        number: Tells its answer from others.
+        lane: As of `link.Lane`.
+        method: A method of `agent.Agent`, or `open`, which makes the agent.
+        arguments: Its arguments.
+    """
+
+    number: int
+    lane: str
+    method: str
+    arguments: tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CallAnswered:
+    """What a call returned, or why it failed.
+
+    Args:
+        number: That of the call.
+        value: What it returned.
+        error: Why it failed, in words.
+        os_error: Number, words and file of an `OSError`; empty: it was another one, or none.
+    """
+
+    number: int
+    value: object = None
+    error: str = ""
+    os_error: tuple[object, ...] = ()
+
+
+Request = Open | To | Reserve | Release | Ask | Answered | Close | Call
 
 
 # --- events: agent to bridge and on to the hub
@@ -178,6 +212,40 @@ class SampledUsage:
     reading: Mapping[Column, float]
 
 
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """A reservation can be used.
+
+    Args:
+        gpus: The cluster's names of the GPUs of each task that has some: numbers, or names of parts
+            of a GPU.
+    """
+
+    key: str
+    gpus: Mapping[TaskId, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationWaits:
+    """A reservation has to wait."""
+
+    key: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Impossible:
+    """A reservation is impossible."""
+
+    key: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    node: Node
+
+
 Event = (
     Started
     | Output
@@ -187,6 +255,10 @@ Event = (
     | Exited
     | Warned
     | SampledUsage
+    | Granted
+    | ReservationWaits
+    | Impossible
+    | Joined
 )
 
 
@@ -219,45 +291,11 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
-    node: Node
-
-
-@dataclass(frozen=True, slots=True)
 class NodeGone:
     """A node is gone, with all that ran there."""
 
     node: str
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Granted:
-    """A reservation can be used.
-
-    Args:
-        gpus: The cluster's names of the GPUs of each task that has some: numbers, or names of parts
-            of a GPU.
-    """
-
-    key: str
-    gpus: Mapping[TaskId, tuple[str, ...]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class ReservationWaits:
-    """A reservation has to wait."""
-
-    key: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Impossible:
-    """A reservation is impossible."""
-
-    key: str
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,15 +316,4 @@ class FileAsked:
     arguments: tuple[object, ...]
 
 
-Report = (
-    Event
-    | Opened
-    | Refused
-    | Joined
-    | NodeGone
-    | Granted
-    | ReservationWaits
-    | Impossible
-    | Returned
-    | FileAsked
-)
+Report = Event | Opened | Refused | NodeGone | Returned | FileAsked | CallAnswered

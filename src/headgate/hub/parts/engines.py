@@ -445,7 +445,8 @@ class TaskReservations(Component):
         place = self._engines.spec_of(start.job.run), start.node
         cores = stated if stated is not None else parts.get(place, start.entitled_cores)
         gpus = len(start.gpus) if start.gpus is not None and start.spec.limits.gpus else 0
-        return Slot(start.node, _fraction(cores), start.spec.limits.memory_bytes, gpus)
+        memory = start.spec.limits.memory_bytes
+        return Slot(start.node, _fraction(cores), memory, gpus, start.spec.private)
 
 
 def _amount(slot: Slot, states_cores: bool = True) -> _Amount:
