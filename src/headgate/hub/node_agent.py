@@ -68,7 +68,8 @@ class NodeServer:
     def _answer(self, call: Call) -> CallAnswered:
         try:
             if call.method == "open":
-                return CallAnswered(call.number, self._open(*call.arguments))
+                self._open(*call.arguments)
+                return CallAnswered(call.number)
             value = getattr(self._agent, call.method)(*call.arguments)
             self._has_departed = self._has_departed or call.method == "depart"
             return CallAnswered(call.number, value)

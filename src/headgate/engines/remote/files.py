@@ -65,7 +65,9 @@ def unpack(archive: bytes, folder: Path) -> None:
         return
     fresh = folder.with_name(f"{folder.name}.{os.getpid()}")
     with tarfile.open(fileobj=io.BytesIO(archive)) as packed:
-        packed.extractall(fresh, filter="tar")
+        # 3.11.4 has it first, and a node may have an older Python
+        packed.extraction_filter = getattr(tarfile, "tar_filter", None)
+        packed.extractall(fresh)
     fresh.mkdir(parents=True, exist_ok=True)  # nothing was in it
     fresh.replace(folder)
 

@@ -127,6 +127,8 @@ class _Facts(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("builtins", "bytearray"):
             return bytearray
+        if (module, name) == ("builtins", "getattr"):
+            return _member  # before 3.11.4, Python packs members of enumerations so
         # Of what is loaded here already: importing runs a module.
         loaded_class = (
             super().find_class(module, name)
@@ -142,6 +144,12 @@ class _Facts(pickle.Unpickler):
         raise pickle.UnpicklingError(
             f"found {module}.{name}; expected plain values and Headgate's own"
         )
+
+
+def _member(of: object, name: object) -> Enum:
+    if isinstance(of, type) and issubclass(of, Enum) and isinstance(name, str):
+        return of[name]
+    raise pickle.UnpicklingError("found getattr; expected a member of an enumeration")
 
 
 def _notice_silence(connection: socket.socket) -> None:

@@ -33,7 +33,7 @@ _MOST_GREETING = 1 << 20
 _BOOT = f"""
 import io, os, struct, sys, tarfile, tempfile
 if sys.version_info < (3, 11):
-    sys.exit("its Python %s is too old; install Python 3.11 or newer there" % sys.version.split()[0])
+    sys.exit("its Python is too old: %s; install 3.11 or newer there" % sys.version.split()[0])
 def take(count):
     data = b""
     while len(data) < count:
@@ -45,8 +45,10 @@ os.write(1, {_MARK!r})
 packed = take(struct.unpack("!Q", take(8))[0])
 folder = tempfile.mkdtemp(prefix="headgate-ssh-", dir="/tmp")
 with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-    archive.extractall(folder + "/library/headgate", filter="tar")
-os.environ["PYTHONPATH"] = folder + "/library"
+    archive.extraction_filter = getattr(tarfile, "tar_filter", None)  # 3.11.4 has it first
+    archive.extractall(folder + "/library/headgate")
+paths = folder + "/library", os.environ.get("PYTHONPATH", "")
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
 os.environ["HEADGATE_HOME"] = folder + "/home"
 os.execv(sys.executable, [sys.executable, "-m", "{PROGRAM}", folder])
 """
@@ -89,8 +91,8 @@ class SshAgent(AgentHandle):
         with theirs:
             self._process = subprocess.Popen(
                 [*_SSH, *_ALIVE, host, command()],
-                stdin=theirs,
-                stdout=theirs,
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
                 stderr=subprocess.PIPE,
                 start_new_session=True,
             )

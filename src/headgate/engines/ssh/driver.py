@@ -51,6 +51,10 @@ class _Reservation:
     asked: list[str] = field(default_factory=list)
     gpus: dict[TaskId, tuple[str, ...]] = field(default_factory=dict)
 
+    def of(self, name: str) -> dict[TaskId, Slot]:
+        """What tasks take on a machine."""
+        return {task: slot for task, slot in self.slots.items() if slot.node == name}
+
     def next(self) -> str | None:
         """The next machine to ask; None: all tasks have what they take."""
         return min({slot.node for slot in self.slots.values()} - set(self.asked), default=None)
