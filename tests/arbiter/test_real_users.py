@@ -2,117 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
-from pathlib import Path
+from contextlib import ExitStack
 
 import pytest
-from tests.arbiter.users import UnixUser, unix_users
-from tests.sampling import made_up
+from tests.arbiter.shared_machine import Machine
+from tests.arbiter.users import unix_users
 
 from headgate.arbiter.process import Places
 from headgate.machine.cgroup_layout import CGROUPS, find_layout
-from headgate.model.errors import HeadgateError
-from headgate.recorded.reader import RunReader
-from headgate.testing.wait import until
-
-SECONDS = 60.0
-MADE_UP = next(iter(made_up.__path__))
-"""This machine with GPUs that it does not have."""
-WAITS = """\
-cat /proc/self/cgroup > {name}.cgroups
-echo $CUDA_VISIBLE_DEVICES > {name}.gpus; while [ ! -e {name}.end ]; do sleep 0.05; done
-"""
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: the arbiter and users do")
-
-
-class Machine:
-    """An arbiter, and users of its machine."""
-
-    def __init__(self, folder: Path, users: list[UnixUser]) -> None:
-        self.folder, self.users = folder, users
-        self.socket, self.rules = folder / "run" / "arbiter.sock", folder / "arbiter.yaml"
-        self.process: subprocess.Popen[str] | None = None
-        self.rules.write_text("half_life: 1h\n")
-        self.messages = folder / "messages"
-
-    def start(self) -> None:
-        """Start the arbiter."""
-        path = os.pathsep.join([MADE_UP, *sys.path])
-        places = "--rules", self.rules, "--socket", self.socket, "--folder", self.folder / "state"
-        with self.messages.open("a") as messages:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "headgate", "arbiter", *places, "--json"],
-                env={**os.environ, "PYTHONPATH": path, "MADE_UP_GPU_MEMORY": str(self.folder)},
-                stdout=subprocess.PIPE,
-                stderr=messages,
-                text=True,
-            )
-        assert self.process.stdout is not None
-        facts = json.loads(self.process.stdout.readline())
-        assert facts["socket"] == str(self.socket)
-
-    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """End the arbiter. Returns its exit status."""
-        process, self.process = self.process, None
-        if process is None:
-            return 0
-        process.send_signal(number)
-        with process:
-            return process.wait(SECONDS)
-
-    def says(self, text: str) -> None:
-        """Wait for a message of the arbiter."""
-        until(lambda: text in self.messages.read_text(), SECONDS, f"the arbiter says {text!r}")
-
-    def submit(self, user: UnixUser, name: str, gpus: int) -> None:
-        """Have a user's hub take in a job that runs until it is let end."""
-        (user.home / f"{name}.sh").write_text(WAITS.format(name=name))
-        limits = f"{{gpus: {gpus}, memory: 64MiB}}"
-        job = f"jobs:\n  - {{name: {name}, run: sh {name}.sh, limits: {limits}}}\n"
-        (user.home / f"{name}.yaml").write_text(job)
-        done = self.types(user, "run", "--detach", f"{name}.yaml")
-        assert done.wait(SECONDS) == 0
-
-    def types(self, user: UnixUser, *words: str) -> subprocess.Popen[str]:
-        """A command of a user."""
-        path = os.pathsep.join([MADE_UP, *sys.path])
-        env = {"HEADGATE_ARBITER": str(self.socket), "PYTHONPATH": path}
-        env |= {"MADE_UP_GPU_MEMORY": str(user.home), "HEADGATE_REPORT": "off"}
-        env |= {"HEADGATE_ON_HUB_DEATH": "stop"}
-        return user.python("-m", "headgate", *words, env=env, stdout=subprocess.DEVNULL)
-
-    def gpus(self, user: UnixUser, job: str) -> str:
-        """Wait for the start of a job. Returns its GPUs."""
-        path = user.home / f"{job}.gpus"
-        until(lambda: path.exists() and path.read_text().strip(), SECONDS, f"the start of {job}")
-        return path.read_text().strip()
-
-    def waits(self, user: UnixUser, job: str) -> None:
-        """Wait until a job's run says that it waits for the arbiter."""
-
-        def says_so() -> bool:
-            stores = user.home.glob(".local/share/headgate/runs/*/run.sqlite")
-            return any(_waits(store, job) for store in stores)
-
-        until(says_so, SECONDS, f"{job} waits")
-        assert not (user.home / f"{job}.gpus").exists()
-
-    def let_end(self, user: UnixUser, job: str) -> None:
-        (user.home / f"{job}.end").touch()
-
-
-def _waits(store: Path, job: str) -> bool:
-    with suppress(HeadgateError), RunReader(store) as reader:
-        rows = reader.query("SELECT state, reason FROM jobs WHERE name = ?", (job,))
-        return any(row["state"] == "waiting" and "its turn" in row["reason"] for row in rows)
-    return False
 
 
 @pytest.fixture(scope="module")

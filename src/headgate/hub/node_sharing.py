@@ -19,6 +19,7 @@ from headgate.hub.arbiter_link import ArbiterLink, Heard
 from headgate.machine import arbiter_socket
 from headgate.model.cluster import Node
 from headgate.model.identifiers import TaskId
+from headgate.model.reason_text import shortage_in_words
 from headgate.model.reasons import Reason, ReasonKind
 
 _LEAST_CORES = 0.1
@@ -169,7 +170,8 @@ class NodeSharing:
                 self._resize(heard.hub_cores.get(self._hub.name, heard.cores))
             case JobWaits(job, why):
                 if job.id in self._parts:
-                    self._tell(ReservationWaits(job.id, f"it waits for its turn ({why})"))
+                    lacks = {"kind": "grant", "node": self._node.name, "why": str(why)}
+                    self._tell(ReservationWaits(job.id, f"for {shortage_in_words(lacks)}"))
             case JobIdles(job, since, ends):
                 idles = Reason.of(ReasonKind.HOLDS_IDLE_GPUS, since=since, ends=ends or None)
                 self._order(job.id, idles, stops=ends)

@@ -150,7 +150,8 @@ def shortage_in_words(lacks: Facts) -> str:
     if kind == "memory":
         return _memory(lacks, count)
     if kind == "grant":
-        return f"its turn on the machine, which users share{_TURNS.get(lacks.get('why', ''), '')}"
+        where = f"node {lacks['node']}" if "node" in lacks else "the machine"
+        return f"its turn on {where}, which users share{_TURNS.get(lacks.get('why', ''), '')}"
     if kind == "probe":
         return "the memory that the first job of its script takes"
     if kind in _BOUNDED:

@@ -215,7 +215,7 @@ class _Reservation:
             self._told = True
             with self._lock:
                 slots = dict(self._slots)
-            self._tell(ReservationWaits(self._key, _shortage(slots, self._nodes)))
+            self._tell(ReservationWaits(self._key, f"for Ray: {_shortage(slots, self._nodes)}"))
 
     def _hold_gpus(self) -> dict[TaskId, tuple[str, ...]]:
         """Find out which GPUs of its node each task has: Ray tells only an actor that holds

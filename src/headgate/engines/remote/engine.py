@@ -336,7 +336,7 @@ class AgentsEngine(Engine):
             case wire.Granted():
                 self._granted(report)
             case wire.ReservationWaits(key, text):
-                self._waits(key, f"for {self.words}: {text}")
+                self._waits(key, text)
             case wire.Impossible(key, text):
                 with self._lock:
                     if key in self._reservations:

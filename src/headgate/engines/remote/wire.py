@@ -227,7 +227,7 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class ReservationWaits:
-    """A reservation has to wait."""
+    """A reservation has to wait; `text` says for what, as of `Listener.waits`."""
 
     key: str
     text: str

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 
 from headgate.engines.base import Slot
 from headgate.engines.remote.driver import AgentsDriver, HubLine
@@ -23,7 +22,6 @@ from headgate.engines.remote.wire import (
     Opened,
     Release,
     Report,
-    ReservationWaits,
     Reserve,
     Warned,
 )
@@ -125,7 +123,7 @@ class SshDriver(AgentsDriver):
             settings.name,
             host,
             agent,
-            partial(self._tell, settings.name),
+            self._tell,
             archive,
             self._files,
             self._gone,
@@ -205,7 +203,7 @@ class SshDriver(AgentsDriver):
         for link in links:
             link.do(Release(key, tuple(tasks)))
 
-    def _tell(self, node: str, report: Report) -> None:
+    def _tell(self, report: Report) -> None:
         """Pass on what happens on a machine. A reservation goes on to the next one."""
         match report:
             case Granted(key, gpus):
@@ -213,7 +211,5 @@ class SshDriver(AgentsDriver):
                     if key in self._open:
                         self._open[key].gpus |= gpus
                 self._go_on(key)
-            case ReservationWaits(key, text):
-                self._pipe.send(ReservationWaits(key, f"{text} on {node}"))
             case _:
                 self._pipe.send(report)

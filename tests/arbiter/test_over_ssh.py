@@ -1,0 +1,91 @@
+"""A hub on one machine runs jobs on another that users share, over ssh."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from tests.arbiter.shared_machine import MADE_UP, SECONDS, Machine
+from tests.arbiter.users import UnixUser, unix_users
+
+from headgate.testing.wait import until
+
+SSHD = shutil.which("sshd", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"]))
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: the arbiter and users do"),
+    pytest.mark.skipif(SSHD is None, reason="needs sshd, of openssh-server"),
+]
+
+
+def serve(user: UnixUser, machine: Machine) -> None:
+    """Start a server of ssh that lets in this user alone, as `far`."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    folder = user.home / ".ssh"
+    folder.mkdir(mode=0o700)
+    for key in ("host", "id"):
+        subprocess.run(["ssh-keygen", "-qt", "ed25519", "-N", "", "-f", folder / key], check=True)
+    shutil.copy(folder / "id.pub", folder / "authorized_keys")
+    (folder / "config").write_text(
+        f"Host far\n HostName 127.0.0.1\n Port {port}\n IdentityFile {folder}/id\n"
+        " StrictHostKeyChecking no\n UserKnownHostsFile /dev/null\n LogLevel ERROR\n"
+    )
+    path = os.pathsep.join([MADE_UP, *filter(None, sys.path)])
+    given = f"HEADGATE_ARBITER={machine.socket} PYTHONPATH={path} MADE_UP_GPU_MEMORY={user.home}"
+    (folder / "sshd").write_text(
+        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nPidFile none\n"
+        f"UsePAM no\nStrictModes no\nSetEnv {given}\n"
+    )
+    for path_of_ssh in (folder, *folder.iterdir()):
+        os.chown(path_of_ssh, user.uid, user.gid)
+    assert SSHD is not None
+    user.start(SSHD, "-D", "-f", str(folder / "sshd"), stderr=subprocess.DEVNULL)
+
+    def answers() -> bool:
+        with socket.socket() as asks:
+            return asks.connect_ex(("127.0.0.1", port)) == 0
+
+    until(answers, SECONDS, "the server of ssh")
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    with ExitStack() as undo:
+        users = undo.enter_context(unix_users(2))
+        folder = users[0].home.parent / "arbiter"
+        folder.mkdir(mode=0o755)
+        served = Machine(folder, users)
+        undo.callback(served.end, signal.SIGKILL)
+        served.start()
+        serve(users[1], served)
+        yield served
+        for user in users:
+            user.end()
+        assert served.end() == 0
+
+
+def test_a_job_over_ssh_waits_for_the_arbiter_there_and_gets_its_gpus(machine: Machine) -> None:
+    ada, ben = machine.users
+    machine.submit(ada, "a", gpus=4)
+    assert len(machine.gpus(ada, "a").split(",")) == 4
+    machine.submit(ben, "b", 2, "--engine", "ssh", "--address", "far", HEADGATE_ARBITER="")
+    machine.waits(ben, "b")
+    machine.let_end(ada, "a")
+    assert len(machine.gpus(ben, "b").split(",")) == 2
+    assert f"/user-{ben.uid}/hub-" in (ben.home / "b.cgroups").read_text()
+    machine.let_end(ben, "b")
+
+    def has_gone() -> bool:
+        folders = Path("/tmp").glob("headgate-ssh-*")
+        return not any(folder.stat().st_uid == ben.uid for folder in folders)
+
+    until(has_gone, SECONDS, "the end of the agent")
