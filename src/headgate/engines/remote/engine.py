@@ -23,8 +23,8 @@ from headgate.engines.remote.speeds import CoreSpeeds
 from headgate.engines.remote.wire import ApplyShare, Command, StartLaunch
 from headgate.isolation.base import Box, Launch
 from headgate.model.cluster import Cluster, Node
+from headgate.model.endings import Exit
 from headgate.model.errors import HeadgateError, UsageError
-from headgate.model.events import Exit
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.shares import Share, Uncontrolled
