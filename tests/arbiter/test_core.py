@@ -449,6 +449,20 @@ def test_a_job_whose_gpus_idle_is_warned_and_later_ended() -> None:
     assert [*idles(130.0, 0), *idles(140.0, 2), *idles(190.0, 0)] == []
 
 
+def test_a_job_that_holds_memory_while_its_user_computes_nothing_is_warned_and_ended() -> None:
+    arbiter = Arbiter(NODE, SharingRules(idle_after=60.0, idle_ends=True))
+    arbiter.step(0.0, Demand(Hub("ada"), (JobDemand("a1", memory_bytes=GIB),)))
+
+    def idles(now: float, cores: float) -> list[JobIdles]:
+        used = MachineUsed(GIB, GIB, {}, users={"ada": UserUsed(cores)})
+        return [action for action in arbiter.step(now, used) if isinstance(action, JobIdles)]
+
+    holds = JobIdles(MachineJob(Hub("ada"), "a1"), 30.0, memory=True)
+    assert [*idles(0.0, 0.02), *idles(20.0, 1.0), *idles(30.0, 0.02)] == []
+    assert [*idles(80.0, 0.02), *idles(90.0, 0.02)] == [holds]
+    assert idles(150.0, 0.02) == [replace(holds, ends=True)]
+
+
 def test_a_users_memory_leaves_what_others_were_granted() -> None:
     machine = Machine()
     machine.submit("ada", job("a0", memory=10))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from headgate.arbiter.events import JobIdles
 from headgate.arbiter.records import Demand, Hub, JobDemand, MachineJob, ResourceGrant, Span
 from headgate.controller.core import Controller
 from headgate.controller.queue_orders import Claim
 from headgate.controller.records import JobRecord
 from headgate.model.events import JobGranted
 from headgate.model.identifiers import JobId
+from headgate.model.reasons import Reason, ReasonKind
 
 
 def demand(
@@ -65,3 +67,9 @@ def granted(grant: ResourceGrant) -> JobGranted:
 def job_of(id: str) -> JobId:
     """The job of a hub's id of one attempt."""
     return JobId(MachineJob(Hub(""), id).of_all_attempts.id)
+
+
+def idles(heard: JobIdles) -> Reason:
+    """Why a job is warned that holds something for nothing."""
+    kind = ReasonKind.HOLDS_IDLE_MEMORY if heard.memory else ReasonKind.HOLDS_IDLE_GPUS
+    return Reason.of(kind, since=heard.since, ends=heard.ends or None)

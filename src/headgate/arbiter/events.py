@@ -135,11 +135,14 @@ class JobReleased:
 
 @dataclass(frozen=True, slots=True)
 class JobIdles:
-    """A job holds GPUs that it does not compute on since a time; `ends`: its hub has to end it."""
+    """A job holds GPUs that it does not compute on since a time, or `memory` while no job of its
+    user computes; `ends`: its hub has to end it.
+    """
 
     job: MachineJob
     since: float
     ends: bool = False
+    memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from headgate.arbiter.events import JobIdles, MachineUsed
+from headgate.arbiter.events import JobIdles, MachineUsed, UserUsed
 from headgate.arbiter.holdings import Holding, holdings
 from headgate.arbiter.records import MachineJob, ResourceGrant
 from headgate.arbiter.usage import UsageLedger
 from headgate.model.sharing import SharingRules
+
+_IDLE_CORES = 0.1
+"""What a user's hubs use by themselves is less."""
 
 
 class Metering:
@@ -49,14 +52,23 @@ class Metering:
         grants: Mapping[MachineJob, ResourceGrant],
         rules: SharingRules,
     ) -> Iterator[JobIdles]:
-        """Warn of jobs that hold GPUs for nothing, and end them where the rules say so."""
+        """Warn of jobs that hold GPUs or memory for nothing, and end them where the rules say so.
+        GPUs count if the job has some, else memory: it is idle while no job of its user computes.
+        """
         before, self._idle_since = self._idle_since, {}
         for job, grant in grants.items():
             used = reading.users.get(job.hub.user)
-            if used is None or not grant.gpus or not used.busy_gpus.isdisjoint(grant.gpus):
+            if used is None or not _is_idle(grant, used):
                 continue
             since, warned = before.get(job, (now, 0))
             due = int((now - since) / rules.idle_after) if rules.idle_after is not None else 0
             if 0 == warned < due or (rules.idle_ends and warned < 2 <= due):
-                yield JobIdles(job, since, ends=rules.idle_ends and due >= 2)
+                ends = rules.idle_ends and due >= 2
+                yield JobIdles(job, since, ends, memory=not grant.gpus)
             self._idle_since[job] = since, max(warned, due)
+
+
+def _is_idle(grant: ResourceGrant, used: UserUsed) -> bool:
+    if grant.gpus:
+        return used.busy_gpus.isdisjoint(grant.gpus)
+    return bool(grant.demand.memory_bytes) and used.cores < _IDLE_CORES

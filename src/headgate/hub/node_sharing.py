@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
+from headgate.arbiter import asking
 from headgate.arbiter.acts import Act, ActKind
 from headgate.arbiter.events import JobIdles
 from headgate.arbiter.records import Demand, Hub, JobDemand, JobWaits, ResourceGrant, UserPart
@@ -172,9 +173,8 @@ class NodeSharing:
                 if job.id in self._parts:
                     lacks = {"kind": "grant", "node": self._node.name, "why": str(why)}
                     self._tell(ReservationWaits(job.id, f"for {shortage_in_words(lacks)}"))
-            case JobIdles(job, since, ends):
-                idles = Reason.of(ReasonKind.HOLDS_IDLE_GPUS, since=since, ends=ends or None)
-                self._order(job.id, idles, stops=ends)
+            case JobIdles(job):
+                self._order(job.id, asking.idles(heard), stops=heard.ends)
             case Act(by=by, kind=kind, job=id):
                 reason = Reason.of(ReasonKind.ADMINISTRATOR, by=by, act=str(kind))
                 self._order(id, reason, stops=kind is ActKind.STOP)

@@ -263,6 +263,10 @@ def _process(killed: Facts) -> str:
     return f"{killed['name']} (process {killed['pid']}{of}){size}"
 
 
+def _ended(facts: Facts) -> str:
+    return ": it is stopped, as this machine's rules say" if facts.get("ends") else ""
+
+
 NOTICES: Mapping[Kind, str | Callable[[Facts], str]] = {
     Kind.HAS_NAMESAKE: (
         "its own environment has another package `headgate` ({path}): it is run and measured "
@@ -294,9 +298,9 @@ NOTICES: Mapping[Kind, str | Callable[[Facts], str]] = {
         "the terminal that gave it its standard input is gone: its input may end too early"
     ),
     Kind.CLIENT_SAYS: "{text}",
-    Kind.HOLDS_IDLE_GPUS: lambda facts: (
-        "nobody has computed on its GPUs for long"
-        + (": it is stopped, as this machine's rules say" if facts.get("ends") else "")
+    Kind.HOLDS_IDLE_GPUS: lambda facts: f"nobody has computed on its GPUs for long{_ended(facts)}",
+    Kind.HOLDS_IDLE_MEMORY: lambda facts: (
+        f"it holds memory, and no job of its user has computed for long{_ended(facts)}"
     ),
     Kind.ADMINISTRATOR: lambda facts: _ACTS[facts["act"]].format(by=facts["by"]),
     Kind.ARBITER_AWAY: (

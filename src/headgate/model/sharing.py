@@ -143,7 +143,8 @@ class SharingRules:
     idle_after: float | None = field(
         default=None,
         metadata=declared(
-            "A job whose GPUs nobody computes on for so long is warned; without it, none is.",
+            "A job is warned whose GPUs nobody computes on for so long, or which has memory and no "
+            "GPU while no job of its user computes; without it, none is.",
             kind=Kind.SECONDS,
             above=0,
         ),

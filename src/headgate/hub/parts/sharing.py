@@ -130,9 +130,9 @@ class MachineSharing(Component):
                 self._resize()
             case JobWaits(job, why):
                 self._waits(asking.job_of(job.id), why)
-            case JobIdles(job, since, ends):
-                idles = Reason.of(ReasonKind.HOLDS_IDLE_GPUS, since=since, ends=ends or None)
-                self._tell_job(asking.job_of(job.id), idles, stops=ends)
+            case JobIdles(job):
+                job_id = asking.job_of(job.id)
+                self._tell_job(job_id, asking.idles(heard), stops=heard.ends)
             case Act() as act:
                 self._ordered(act)
 
