@@ -196,7 +196,7 @@ def of_engines(name: str) -> Callable[[_F], _F]:
         for option in engine.options
         if option.name == name
     }
-    metavar = next(engine_option.metavar for engine_option in takes.values())
+    metavar = "|".join(dict.fromkeys(engine_option.metavar for engine_option in takes.values()))
     engine_helps = "; ".join(
         f"{engine}: {engine_option.help}" for engine, engine_option in takes.items()
     )

@@ -1,4 +1,4 @@
-"""What engine `ssh` runs on a machine: an agent that is called over standard input and output."""
+"""An agent on another machine that the hub calls over its standard input and output."""
 
 from __future__ import annotations
 

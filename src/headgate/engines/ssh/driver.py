@@ -23,7 +23,6 @@ from headgate.engines.remote.wire import (
     Release,
     Report,
     Reserve,
-    Warned,
 )
 from headgate.engines.ssh.agent import SshAgent, package
 from headgate.model import log_levels
@@ -75,16 +74,14 @@ class SshDriver(AgentsDriver):
         self._open: dict[str, _Reservation] = {}
 
     def open(self) -> Opened:
-        """Put an agent on each machine that answers.
+        """Put an agent on each machine.
 
         Raises:
-            HeadgateError: None does.
+            HeadgateError: One does not answer.
         """
         opened, troubles = self._welcome(self._hosts)
-        if not opened:
+        if troubles:
             raise HeadgateError("; ".join(troubles))
-        for trouble in troubles:
-            self._pipe.send(Warned(None, f"{trouble}; it is tried again"))
         threading.Thread(target=self._renew, name="ssh-again", daemon=True).start()
         limits = tuple(dict.fromkeys(limit for _, limits in opened for limit in limits))
         head = hashlib.sha256(",".join(self._hosts).encode()).hexdigest()[:12]
