@@ -229,7 +229,8 @@ def test_the_core_has_no_clock_no_files_and_no_sockets(name: str) -> None:
 def test_an_engine_of_a_cluster_is_named_in_its_own_package_alone(name: str) -> None:
     own = PACKAGE / "engines" / name
     others = [path for path in MODULES if own not in path.parents]
-    word = rf"(engine `?|engines[./]|[\"']){name}\b" if name in PROGRAMS else rf"\b{name}\b"
+    as_engine = rf"engine `?{name}\b|engines[./]{name}\b|[\"']{name}[\"']"
+    word = as_engine if name in PROGRAMS else rf"\b{name}\b"
     assert [path for path in others if re.search(word, path.read_text(), re.IGNORECASE)] == []
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from headgate.arbiter.records import (
+    NOTHING_KEPT,
     ArbiterState,
     Booking,
     Hub,
@@ -104,3 +106,16 @@ def test_a_file_that_cannot_be_read_is_told_with_a_cure(tmp_path: Path, damage: 
             )
     with pytest.raises(StorageError, match=r"move .*file away"):
         kept(path)
+
+
+def test_ten_years_of_fifty_users_stay_small(tmp_path: Path) -> None:
+    days, users = 3_652, [f"user{i}" for i in range(50)]
+    with closing(ArbiterStore(tmp_path / "arbiter.sqlite", "boot")) as store:
+        for day in range(0, days, 30):
+            month = range(day, min(day + 30, days))
+            use = DayUse(86_400.5 / 7, 3_600.25, 12.5, 1e15 / 3)
+            store.keep(NOTHING_KEPT, {(user, at): use for user in users for at in month})
+        assert len(store.usage(days - 30)) == 30 * len(users)
+    size = sum(path.stat().st_size for path in tmp_path.iterdir())
+    print(f"{days} days of {len(users)} users: {size / 2**20:.1f} MiB")
+    assert size < 16 * 2**20

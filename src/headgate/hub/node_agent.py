@@ -11,7 +11,7 @@ import threading
 from typing import Any
 
 from headgate.engines.remote.pipe import Pipe
-from headgate.engines.remote.wire import Call, CallAnswered
+from headgate.engines.remote.wire import AgentCall, CallAnswered
 
 _ORPHANED_SECONDS = 10.0
 
@@ -47,12 +47,12 @@ class NodeServer:
     def __init__(self, pipe: Pipe, folder: str) -> None:
         self._pipe, self._folder = pipe, folder
         self._agent: Any = None
-        self._lanes: dict[str, queue.SimpleQueue[Call]] = {}
+        self._lanes: dict[str, queue.SimpleQueue[AgentCall]] = {}
         self._has_departed = False
 
     def serve(self) -> None:
         """Answer until the hub hangs up; then end what runs."""
-        while isinstance(call := self._pipe.receive(), Call):
+        while isinstance(call := self._pipe.receive(), AgentCall):
             if call.lane not in self._lanes:
                 self._lanes[call.lane] = queue.SimpleQueue()
                 threading.Thread(target=self._work, args=(call.lane,), daemon=True).start()
@@ -65,7 +65,7 @@ class NodeServer:
             call = self._lanes[lane].get()
             self._pipe.send(self._answer(call))
 
-    def _answer(self, call: Call) -> CallAnswered:
+    def _answer(self, call: AgentCall) -> CallAnswered:
         try:
             if call.method == "open":
                 self._open(*call.arguments)

@@ -27,7 +27,7 @@ _LEAST_CORES = 0.1
 
 
 @dataclass(slots=True)
-class _Part:
+class _TaskParts:
     """What tasks of a job take here.
 
     Args:
@@ -65,7 +65,7 @@ class NodeSharing:
         self, node: Node, tell: Callable[[Event], None], stop: Callable[[TaskId], None]
     ) -> None:
         self._node, self._tell, self._stop = node, tell, stop
-        self._parts: dict[str, _Part] = {}
+        self._parts: dict[str, _TaskParts] = {}
         self._cores = node.cores
         self._hub = Hub("", secrets.token_hex(8))
         self._trouble: str | None = None
@@ -120,7 +120,7 @@ class NodeSharing:
         closed.set_result(None)
 
     def _reserve(self, key: str, slots: dict[TaskId, Slot]) -> None:
-        self._parts[key] = _Part(slots)
+        self._parts[key] = _TaskParts(slots)
         if self._link.is_shared:
             self._link.changed()
         else:

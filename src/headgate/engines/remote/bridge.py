@@ -8,7 +8,7 @@ from typing import Protocol
 from headgate.engines.remote.wire import Report, Request
 
 
-class Line(Protocol):
+class BridgeLine(Protocol):
     """The hub's end of the way to a bridge."""
 
     def send(self, what: Request, /) -> None:
@@ -24,7 +24,7 @@ class Line(Protocol):
 class Bridge(ABC):
     """A running bridge."""
 
-    pipe: Line
+    pipe: BridgeLine
     """The way to it."""
     is_far = False
     """Whether it runs on the cluster."""

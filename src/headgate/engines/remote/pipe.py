@@ -22,7 +22,7 @@ _IDLE_SECONDS = 20
 _MAC_BYTES = hashlib.sha256().digest_size
 
 
-class Stream(Protocol):
+class ByteStream(Protocol):
     """What objects go over: a socket, or what behaves so."""
 
     def recv_into(self, buffer: memoryview, /) -> int:
@@ -47,7 +47,7 @@ class Pipe:
             that the cluster cannot make it call anything.
     """
 
-    def __init__(self, connection: Stream, key: bytes, side: str) -> None:
+    def __init__(self, connection: ByteStream, key: bytes, side: str) -> None:
         self._socket = connection
         self._load = facts if side == "hub" else pickle.loads
         self._lock = threading.Lock()

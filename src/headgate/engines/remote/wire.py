@@ -114,7 +114,7 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class AgentCall:
     """A call of an agent at the other end of a connection.
 
     Args:
@@ -147,7 +147,7 @@ class CallAnswered:
     os_error: tuple[object, ...] = ()
 
 
-Request = Open | To | Reserve | Release | Ask | Answered | Close | Call
+Request = Open | To | Reserve | Release | Ask | Answered | Close | AgentCall
 
 
 # --- events: agent to bridge and on to the hub

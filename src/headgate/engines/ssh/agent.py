@@ -21,7 +21,7 @@ from headgate.engines.remote import files
 from headgate.engines.remote.link import AgentGone, AgentHandle, Lane
 from headgate.engines.remote.pipe import Pipe
 from headgate.engines.remote.settings import Settings
-from headgate.engines.remote.wire import Call, CallAnswered
+from headgate.engines.remote.wire import AgentCall, CallAnswered
 
 PROGRAM = "headgate.hub.node_agent"
 _MARK = b"headgate-agent\n"
@@ -126,7 +126,7 @@ class SshAgent(AgentHandle):
             self._count += 1
             number = self._count
             self._calls[number] = answer
-        self._pipe.send(Call(number, lane, method, arguments))
+        self._pipe.send(AgentCall(number, lane, method, arguments))
         try:
             answered = answer.result(seconds)
         except LateError as error:

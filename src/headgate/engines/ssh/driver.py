@@ -39,7 +39,7 @@ Answer = tuple[Node, tuple[Uncontrolled, ...]]
 
 
 @dataclass(slots=True)
-class _Reservation:
+class _NodeReservation:
     """What tasks take on several machines. The machines are asked one after the other, in the order
     of their names: two jobs that ask like that never wait for each other in a circle.
     """
@@ -71,7 +71,7 @@ class SshDriver(AgentsDriver):
         self._hosts, self._wanted = tuple(hosts), wanted
         self._package = package()
         self._archives: dict[str, bytes] = {}
-        self._open: dict[str, _Reservation] = {}
+        self._open: dict[str, _NodeReservation] = {}
 
     def open(self) -> Opened:
         """Put an agent on each machine.
@@ -159,7 +159,7 @@ class SshDriver(AgentsDriver):
     def _reserve(self, request: Reserve | Release) -> None:
         match request:
             case Reserve(key, slots):
-                self._open[key] = _Reservation(dict(slots))
+                self._open[key] = _NodeReservation(dict(slots))
                 self._go_on(key)
             case Release(key, tasks):
                 self._release(key, tasks)

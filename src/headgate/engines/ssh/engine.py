@@ -49,7 +49,7 @@ def hosts(address: str) -> tuple[str, ...]:
     return tuple(named)
 
 
-class _Line:
+class _ThreadLine:
     """One end of a way between two threads."""
 
     def __init__(
@@ -79,8 +79,8 @@ class ThreadBridge(Bridge):
     def __init__(self, hosts: tuple[str, ...]) -> None:
         there: queue.SimpleQueue[Request | Report | None] = queue.SimpleQueue()
         back: queue.SimpleQueue[Request | Report | None] = queue.SimpleQueue()
-        self.pipe: _Line = _Line(there, back)
-        self._hosts, self._end = hosts, _Line(back, there)
+        self.pipe: _ThreadLine = _ThreadLine(there, back)
+        self._hosts, self._end = hosts, _ThreadLine(back, there)
         self._thread = threading.Thread(target=self._serve, name="ssh-bridge", daemon=True)
         self._thread.start()
 
