@@ -1,0 +1,273 @@
+"""A machine with three Unix users, each with a hub of their own, and an arbiter or none."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import _frame
+import psutil
+from tests.arbiter.users import UnixUser, unix_users
+
+from headgate.arbiter.process import Places
+from headgate.arbiter.records import MachineJob
+from headgate.client.machine import SharedMachine
+from headgate.machine.cgroup_layout import CGROUPS, find_layout
+from headgate.model.errors import HeadgateError
+from headgate.recorded.store import RunReader
+
+_LOOK_SECONDS = 2.0
+_HUB = "headgate.hub.server"
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the arbiter expected of a waiting job: the time of the look, the likely start and the
+    latest one (s since the epoch; None: not known).
+    """
+
+    at: float
+    likely: float | None
+    latest: float | None
+
+
+@dataclass
+class Seen:
+    """What was seen of the arbiter meanwhile.
+
+    Attributes:
+        looks: At jobs that waited.
+        starts: When jobs were granted their start (s since the epoch).
+        cpu_seconds: CPU time of the arbiter.
+        memory_bytes: The most memory that it had.
+    """
+
+    looks: dict[MachineJob, list[Look]] = field(default_factory=dict)
+    starts: dict[MachineJob, float] = field(default_factory=dict)
+    cpu_seconds: float = 0.0
+    memory_bytes: int = 0
+
+    def errors(self) -> dict[str, Any]:
+        """How the expected starts came true."""
+        pairs = [
+            (look, self.starts[job])
+            for job, looks in self.looks.items()
+            if job in self.starts
+            for look in looks
+        ]
+        known = [(look, start) for look, start in pairs if look.likely is not None]
+        bounded = [(look, start) for look, start in pairs if look.latest is not None]
+        off = [abs(start - (look.likely or 0.0)) for look, start in known]
+        return {
+            "looks": len(pairs),
+            "known": len(known),
+            "bounded": len(bounded),
+            "seconds_off": statistics.median(off) if off else None,
+            "seconds_waited": (
+                statistics.median(start - look.at for look, start in known) if known else None
+            ),
+            "by_the_latest": (
+                statistics.mean(start <= (look.latest or 0.0) + 1.0 for look, start in bounded)
+                if bounded
+                else None
+            ),
+        }
+
+
+@dataclass(frozen=True)
+class UserRun:
+    """How the jobs of a user went: (arrival, start, end) of each, in seconds since the epoch; and
+    CPU seconds of the user's hub.
+    """
+
+    jobs: Mapping[str, tuple[float, float, float]]
+    hub_seconds: float
+
+
+class UsersMachine:
+    """Users of this machine.
+
+    Args:
+        folder: Everybody may read it.
+        users: The users.
+    """
+
+    def __init__(self, folder: Path, users: Sequence[UnixUser]) -> None:
+        self.folder, self.users = folder, users
+        self._socket = folder / "run" / "arbiter.sock"
+        self._homes = 0
+        self._home = "home0"
+        self._is_shared = False
+        bin_folder = folder / "bin"
+        bin_folder.mkdir()
+        version = f"python3.{sys.version_info.minor}"
+        (bin_folder / "python").symlink_to(Path("/usr/bin") / version)
+        self._path = f"{bin_folder}:/usr/local/bin:/usr/bin:/bin"
+
+    @contextmanager
+    def shared(self, rules: Mapping[str, object] | None) -> Iterator[Seen]:
+        """With an arbiter of these rules, or without one; each user has a new HEADGATE_HOME, and no
+        process afterwards.
+        """
+        self._homes += 1
+        self._home, self._is_shared = f"home{self._homes}", rules is not None
+        seen = Seen()
+        try:
+            if rules is None:
+                yield seen
+            else:
+                with self._arbiter(rules) as process, _watched(process, self._socket, seen):
+                    yield seen
+                    for user in self.users:  # the arbiter removes what is empty as it ends
+                        user.end()
+        finally:
+            for user in self.users:
+                user.end()
+
+    @contextmanager
+    def _arbiter(self, rules: Mapping[str, object]) -> Iterator[psutil.Process]:
+        folder, file = self.folder / "state", self.folder / "arbiter.yaml"
+        file.write_text(json.dumps(rules))
+        command = [sys.executable, "-m", "headgate", "arbiter", "--json", "--rules", str(file)]
+        command += ["--socket", str(self._socket), "--folder", str(folder)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as arbiter:
+            try:
+                assert arbiter.stdout is not None
+                if not arbiter.stdout.readline():
+                    raise SystemExit("the arbiter did not start; its message is above")
+                yield psutil.Process(arbiter.pid)
+            finally:
+                arbiter.terminate()
+        shutil.rmtree(folder, ignore_errors=True)
+        home = Places(folder=folder).home
+        left = [base for base in find_layout(CGROUPS).bases.values() if (base / home).exists()]
+        if left:
+            raise SystemExit(f"the arbiter left cgroups: {', '.join(map(str, left))}/{home}")
+
+    def home(self, user: UnixUser) -> Path:
+        """The user's HEADGATE_HOME."""
+        return user.home / self._home
+
+    def types(self, user: UnixUser, *words: str, **options: Any) -> subprocess.Popen[str]:
+        """A command of a user."""
+        env = {
+            "HEADGATE_ARBITER": str(self._socket) if self._is_shared else "",
+            "HEADGATE_HOME": str(self.home(user)),
+            "HEADGATE_REPORT": "off",
+            "PATH": self._path,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        }
+        self.home(user).mkdir(mode=0o700, exist_ok=True)
+        os.chown(self.home(user), user.uid, user.gid)
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, **options}
+        return user.start("python", "-m", "headgate", *words, env=env, **options)
+
+    def prints(self, user: UnixUser, *words: str) -> str:
+        """What a command of a user prints.
+
+        Raises:
+            SystemExit: It failed.
+        """
+        process = self.types(user, *words, stderr=subprocess.PIPE)
+        output, errors = process.communicate()
+        if process.returncode:
+            raise SystemExit(f"{user.name}: headgate {' '.join(words)}:\n{output}{errors[-2000:]}")
+        return output
+
+    def run(self, entries: Mapping[UnixUser, Sequence[Mapping[str, object]]]) -> list[UserRun]:
+        """Have users run jobs at the same time, each those of a job file; how they went.
+
+        Raises:
+            SystemExit: A job failed.
+        """
+        commands = []
+        for user, jobs in entries.items():
+            file = user.home / "jobs.yaml"
+            file.write_text(json.dumps({"jobs": list(jobs)}))
+            commands.append(self.types(user, "run", str(file), "--policy", "headgate", "--json"))
+        outputs = [command.communicate()[0] for command in commands]
+        for user, command, output in zip(entries, commands, outputs, strict=True):
+            if command.returncode:
+                raise SystemExit(f"{output[-3000:]}\n{user.name}: a job failed")
+        return [
+            UserRun(self.times(user), sum(map(_cpu_seconds, user.pids()))) for user in entries
+        ]
+
+    def times(self, user: UnixUser) -> dict[str, tuple[float, float, float]]:
+        """Of each job of the user's latest run: arrival, start, end."""
+        folder = max((self.home(user) / "runs").iterdir())
+        with RunReader(folder / "run.sqlite") as reader:
+            began = float(reader.meta()["began"])
+            return {
+                row["name"]: tuple(  # type: ignore[misc]
+                    began + float(row[key]) for key in ("submitted", "started", "ended")
+                )
+                for row in reader.rows("jobs")
+            }
+
+
+@contextmanager
+def users_machine(count: int) -> Iterator[UsersMachine]:
+    """A machine with so many users; they and all of theirs are gone afterwards.
+
+    Raises:
+        SystemExit: This process is not root's.
+    """
+    if os.geteuid() != 0:
+        raise SystemExit("making users takes root: sudo python benchmarks/users.py")
+    with _frame.leaving(), ExitStack() as undo:
+        folder = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="headgate-bench-")))
+        folder.chmod(0o755)
+        yield UsersMachine(folder, undo.enter_context(unix_users(count)))
+
+
+@contextmanager
+def _watched(process: psutil.Process, socket: Path, seen: Seen) -> Iterator[None]:
+    """Look at the arbiter every few seconds, as root does."""
+    ends, machine = threading.Event(), SharedMachine(socket)
+    before = sum(process.cpu_times()[:2])
+
+    def watch() -> None:
+        while not ends.wait(_LOOK_SECONDS):
+            with suppress(HeadgateError, psutil.NoSuchProcess):
+                now = machine.look()
+                seen.memory_bytes = max(seen.memory_bytes, process.memory_info().rss)
+                for job in now.jobs:
+                    if job.job is None:
+                        continue
+                    if job.since is not None:
+                        seen.starts[job.job] = job.since
+                    else:
+                        look = Look(now.at, job.at, job.latest)
+                        seen.looks.setdefault(job.job, []).append(look)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield
+    finally:
+        ends.set()
+        thread.join()
+        with suppress(psutil.NoSuchProcess):
+            seen.cpu_seconds = sum(process.cpu_times()[:2]) - before
+
+
+def _cpu_seconds(pid: int) -> float:
+    """CPU time of a hub; 0: it is no hub."""
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        if _HUB in process.cmdline():
+            return float(sum(process.cpu_times()[:2]))
+    return 0.0
