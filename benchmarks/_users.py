@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -27,7 +26,11 @@ from headgate.client.machine import SharedMachine
 from headgate.machine.cgroup_layout import CGROUPS, find_layout
 from headgate.model.errors import HeadgateError
 from headgate.recorded.store import RunReader
+from headgate.sampling.machine import topology
+from headgate.testing.wait import until
 
+SECONDS = 120.0
+"""Longest that anything is waited for."""
 _LOOK_SECONDS = 2.0
 _HUB = "headgate.hub.server"
 
@@ -110,6 +113,7 @@ class UsersMachine:
         self._homes = 0
         self._home = "home0"
         self._is_shared = False
+        self.cores = float(topology().allowed)
         bin_folder = folder / "bin"
         bin_folder.mkdir()
         version = f"python3.{sys.version_info.minor}"
@@ -201,9 +205,24 @@ class UsersMachine:
         for user, command, output in zip(entries, commands, outputs, strict=True):
             if command.returncode:
                 raise SystemExit(f"{output[-3000:]}\n{user.name}: a job failed")
-        return [
-            UserRun(self.times(user), sum(map(_cpu_seconds, user.pids()))) for user in entries
-        ]
+        return [UserRun(self.times(user), sum(map(_cpu_seconds, user.pids()))) for user in entries]
+
+    def submit(self, user: UnixUser, entry: Mapping[str, object]) -> None:
+        """Have a user's hub take in a job."""
+        file = user.home / "job.yaml"
+        file.write_text(json.dumps({"jobs": [entry]}))
+        self.prints(user, "run", "--detach", str(file))
+        until(lambda: "running" in self.states(user), SECONDS, f"the start of {entry['name']}")
+
+    def stop(self, user: UnixUser) -> None:
+        """Have a user's hub kill all that it runs."""
+        self.prints(user, "stop", "--all", "--kill")
+        until(lambda: "running" not in self.states(user), SECONDS, "the end of what was stopped")
+
+    def states(self, user: UnixUser) -> list[str]:
+        """The states of the jobs of the user's latest run."""
+        jobs = json.loads(self.prints(user, "status", "--json"))["jobs"]
+        return [job["state"] for job in jobs]
 
     def times(self, user: UnixUser) -> dict[str, tuple[float, float, float]]:
         """Of each job of the user's latest run: arrival, start, end."""

@@ -33,10 +33,12 @@ import _machine_speed
 import psutil
 from _elastic import at_random
 from _users import Seen, UserRun, UsersMachine, users_machine
+from _users_harm import explained, hogs
 
 from headgate.sampling.machine import topology
 
 USERS = 3
+PARTS = ("waiting", "load", "hogs", "explain")
 NO_ARBITER, ARBITER, THIRDS = "no arbiter", "arbiter", "fixed thirds"
 WAITS = """
 import sys, time
@@ -218,18 +220,25 @@ def main() -> None:
     )
     made.add_argument("--scale", type=float, default=0.25, help="of the epochs (default: 0.25)")
     made.add_argument("--ways", default=",".join(RULES), help=f"default: {','.join(RULES)}")
-    made.add_argument("--no-waiting", action="store_true", help="leave out jobs that only wait")
+    made.add_argument("--parts", default=",".join(PARTS), help=f"default: {','.join(PARTS)}")
     options = made.parse_args()
-    ways = options.ways.split(",")
+    ways, parts = options.ways.split(","), options.parts.split(",")
+    if unknown := set(parts) - set(PARTS):
+        made.error(f"there is no part {unknown.pop()!r}; expected some of {', '.join(PARTS)}")
     if unknown := set(ways) - RULES.keys():
         made.error(f"there is no way {unknown.pop()!r}; expected some of {', '.join(RULES)}")
     _frame.heading(options.repetitions, "torch", "tensorflow-cpu", "jax")
     content: dict[str, object] = {"stretch": options.stretch, "scale": options.scale}
     with ExitStack() as undo:
         machine = undo.enter_context(users_machine(USERS))
-        if not options.no_waiting:
+        if "waiting" in parts:
             content["waiting"] = waiting(machine)
-        content["load"] = load(machine, ways, options)
+        if "load" in parts:
+            content["load"] = load(machine, ways, options)
+        if "hogs" in parts:
+            content["hogs"] = hogs(machine)
+        if "explain" in parts:
+            content["explain"] = explained(machine, options.scale)
     _frame.write(options.json, "users", content, "torch", "tensorflow-cpu", "jax")
 
 
