@@ -128,17 +128,16 @@ class UsersMachine:
         self._homes += 1
         self._home, self._is_shared = f"home{self._homes}", rules is not None
         seen = Seen()
-        try:
-            if rules is None:
-                yield seen
-            else:
-                with self._arbiter(rules) as process, _watched(process, self._socket, seen):
-                    yield seen
-                    for user in self.users:  # the arbiter removes what is empty as it ends
-                        user.end()
-        finally:
-            for user in self.users:
-                user.end()
+        with ExitStack() as undo:
+            if rules is not None:
+                arbiter = undo.enter_context(self._arbiter(rules))
+                undo.enter_context(_watched(arbiter, self._socket, seen))
+            undo.callback(self._end)  # first: an arbiter that ends removes only what is empty
+            yield seen
+
+    def _end(self) -> None:
+        for user in self.users:
+            user.end()
 
     @contextmanager
     def _arbiter(self, rules: Mapping[str, object]) -> Iterator[psutil.Process]:
