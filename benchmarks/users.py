@@ -3,7 +3,8 @@ one, and with a third of the machine each.
 
     sudo python benchmarks/users.py [--jobs 10] [--first-seed 7] [--stretch 0.5] [--scale 0.25]
                                     [--ways "no arbiter,arbiter,fixed thirds"]
-                                    [--repetitions 1] [--json PATH]
+                                    [--parts waiting,load,hogs,explain] [--repetitions 1]
+                                    [--json PATH]
 
 The users are made for it, and removed at the end. Each hands in a job file with jobs of the kinds
 of `elastic.py`, of random lengths at random times; each user's are another draw. The ways are taken
@@ -14,9 +15,11 @@ Times are told at the machine's usual speed, as `elastic.py` has it. `worst user
 user whose jobs take longest against the same user's under the way it is compared with. `next start`
 is what passes from the end of a job to the start of the one that starts next, of those that wait.
 
-Before that jobs that only wait, and whose memory leaves room for two at a time, show how the starts
-that `headgate status --all` expects come true: at first nothing is known of their length, the
-second time it is.
+`waiting`: jobs that only wait, and whose memory leaves room for three at a time, show how the
+starts that `headgate status --all` expects come true: at first nothing is known of their length,
+the second time it is. `hogs`: steps a second of a job with half of the cores, beside another user's
+job that is usual, that has 50 processes, that forks without end, or that takes all memory it gets.
+`explain`: what a job loses to another user's, as it says and against the same job alone.
 """
 
 from __future__ import annotations

@@ -1,0 +1,108 @@
+"""What a user's job keeps beside another user's hogs, and what `headgate explain` says of them."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import _frame
+from _elastic import Job, epochs
+from _users import SECONDS, UsersMachine
+from tests.arbiter.users import UnixUser
+
+from headgate.testing.wait import until
+
+_SETTLE_SECONDS, _WINDOW_SECONDS = 3.0, 8.0
+_KINDS = ("cnn", "vae")
+PROCESSES = 300
+"""Most processes and threads of the user with the hogs."""
+HOGS = {
+    "a usual job": "while True: pass",
+    "50 processes": """
+import os
+for _ in range(49):
+    if os.fork() == 0:
+        break
+while True:
+    pass
+""",
+    "fork bomb": """
+import os
+while True:
+    try:
+        os.fork()
+    except OSError:
+        pass
+""",
+    "memory hog": """
+import subprocess, sys
+eats = "held = []\\nwhile True: held.append(bytearray(b'x') * (8 << 20))"
+while True:
+    subprocess.run([sys.executable, "-c", eats])
+""",
+}
+RULES = {"parts": [{"largest": {"memory": "2GiB"}, "processes": PROCESSES}]}
+
+
+def hogs(machine: UsersMachine) -> dict[str, Any]:
+    """Steps a second of a job that has half of the cores, beside the other user's hogs and
+    without; prints them.
+    """
+    victim, other = machine.users[:2]
+    (victim.home / "train.py").write_text(_frame.HEADGATE)
+    rows: dict[str, Any] = {}
+    with machine.shared(RULES):
+        limits = {"cores": machine.cores / 2}
+        job = {"name": "train", "script": "train.py", "args": ["0"], "limits": limits}
+        machine.submit(victim, job)
+        until(lambda: len(_frame.steps(victim.home)) > 100, SECONDS, "the training")
+        print(f"\n{'beside':20}{'alone':>14}{'beside':>14}{'kept':>10}{'processes':>12}")
+        for name, code in HOGS.items():
+            alone = _rate(victim.home)
+            (other.home / "hog.py").write_text(code)
+            machine.submit(other, {"name": "hog", "script": "hog.py", "observe": False})
+            beside, count = _rate(victim.home), len(other.pids())
+            machine.stop(other)
+            alone = statistics.mean((alone, _rate(victim.home)))
+            rows[name] = {"alone": alone, "beside": beside, "processes": count}
+            cells = f"{alone:>12.1f}/s{beside:>12.1f}/s{beside / alone:>10.3f}{count:>12}"
+            print(f"{name:20}{cells}", flush=True)
+    return rows
+
+
+def explained(machine: UsersMachine, scale: float) -> dict[str, Any]:
+    """What a job loses to another user's, as `explain` says and as it is against the same job
+    alone; prints both.
+    """
+    victim, other = machine.users[:2]
+    cnn, vae = (Job(kind, kind, 0.0, epochs(kind, scale)).entry("process") for kind in _KINDS)
+    with machine.shared({}):
+        alone = statistics.mean(_ran(machine, victim, cnn) for _ in range(2))
+        machine.submit(other, {**vae, "args": ["--epochs", "1000000"]})
+        time.sleep(_SETTLE_SECONDS)
+        beside = _ran(machine, victim, cnn)
+        [job] = json.loads(machine.prints(victim, "explain", "--json"))["jobs"]
+        text = machine.prints(victim, "explain")
+        machine.stop(other)
+    print(f"\ncnn alone {alone:.1f} s, beside another user's vae {beside:.1f} s: "
+          f"{(beside - alone) / beside:.0%} of its time; explain says:\n{text}")  # fmt: skip
+    return {"alone": alone, "beside": beside, "explain": job, "text": text}
+
+
+def _ran(machine: UsersMachine, user: UnixUser, entry: dict[str, Any]) -> float:
+    """Seconds from a job's start to its end."""
+    [run] = machine.run({user: [entry]})
+    [(_, start, end)] = run.jobs.values()
+    return end - start
+
+
+def _rate(folder: Path) -> float:
+    """Steps a second of a window, once what has just changed has settled."""
+    time.sleep(_SETTLE_SECONDS)
+    begin = time.time()
+    time.sleep(_WINDOW_SECONDS)
+    end = time.time()
+    return sum(begin <= step.at < end for step in _frame.steps(folder)) / (end - begin)
