@@ -25,7 +25,7 @@ from headgate.arbiter.records import MachineJob
 from headgate.client.machine import SharedMachine
 from headgate.machine.cgroup_layout import CGROUPS, find_layout
 from headgate.model.errors import HeadgateError
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 from headgate.sampling.machine import topology
 from headgate.testing.wait import until
 
@@ -204,7 +204,7 @@ class UsersMachine:
         for user, command, output in zip(entries, commands, outputs, strict=True):
             if command.returncode:
                 raise SystemExit(f"{output[-3000:]}\n{user.name}: a job failed")
-        return [UserRun(self.times(user), sum(map(_cpu_seconds, user.pids()))) for user in entries]
+        return [UserRun(self.times(user), sum(map(_of_hub, user.pids()))) for user in entries]
 
     def submit(self, user: UnixUser, entry: Mapping[str, object]) -> None:
         """Have a user's hub take in a job."""
@@ -255,7 +255,7 @@ def users_machine(count: int) -> Iterator[UsersMachine]:
 def _watched(process: psutil.Process, socket: Path, seen: Seen) -> Iterator[None]:
     """Look at the arbiter every few seconds, as root does."""
     ends, machine = threading.Event(), SharedMachine(socket)
-    before = sum(process.cpu_times()[:2])
+    before = cpu_seconds(process)
 
     def watch() -> None:
         while not ends.wait(_LOOK_SECONDS):
@@ -279,13 +279,18 @@ def _watched(process: psutil.Process, socket: Path, seen: Seen) -> Iterator[None
         ends.set()
         thread.join()
         with suppress(psutil.NoSuchProcess):
-            seen.cpu_seconds = sum(process.cpu_times()[:2]) - before
+            seen.cpu_seconds = cpu_seconds(process) - before
 
 
-def _cpu_seconds(pid: int) -> float:
+def _of_hub(pid: int) -> float:
     """CPU time of a hub; 0: it is no hub."""
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
         if _HUB in process.cmdline():
-            return float(sum(process.cpu_times()[:2]))
+            return cpu_seconds(process)
     return 0.0
+
+
+def cpu_seconds(process: psutil.Process) -> float:
+    """CPU time of a process so far."""
+    return float(sum(process.cpu_times()[:2]))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from pathlib import Path
 from typing import Any
 
 import _frame
+import psutil
 from _elastic import Job, epochs
-from _users import SECONDS, UsersMachine
+from _users import SECONDS, UsersMachine, cpu_seconds
 from tests.arbiter.users import UnixUser
 
 from headgate.testing.wait import until
@@ -59,17 +59,24 @@ def hogs(machine: UsersMachine) -> dict[str, Any]:
         job = {"name": "train", "script": "train.py", "args": ["0"], "limits": limits}
         machine.submit(victim, job)
         until(lambda: len(_frame.steps(victim.home)) > 100, SECONDS, "the training")
-        print(f"\n{'beside':20}{'alone':>14}{'beside':>14}{'kept':>10}{'processes':>12}")
+        heads = ("steps alone", "beside", "kept", "of its cores", "processes")
+        print(f"\n{'beside':20}" + "".join(f"{head:>14}" for head in heads))
         for name, code in HOGS.items():
-            alone = _rate(victim.home)
+            before = _rate(victim)
             (other.home / "hog.py").write_text(code)
             machine.submit(other, {"name": "hog", "script": "hog.py", "observe": False})
-            beside, count = _rate(victim.home), len(other.pids())
+            (steps, cores), count = _rate(victim), len(other.pids())
             machine.stop(other)
-            alone = statistics.mean((alone, _rate(victim.home)))
-            rows[name] = {"alone": alone, "beside": beside, "processes": count}
-            cells = f"{alone:>12.1f}/s{beside:>12.1f}/s{beside / alone:>10.3f}{count:>12}"
-            print(f"{name:20}{cells}", flush=True)
+            usual, had = map(statistics.mean, zip(before, _rate(victim), strict=True))
+            rows[name] = {
+                "steps_alone": usual,
+                "steps": steps,
+                "cores_alone": had,
+                "cores": cores,
+                "processes": count,
+            }
+            cells = f"{usual:.1f}/s", f"{steps:.1f}/s", f"{steps / usual:.3f}", f"{cores / had:.3f}"
+            print(f"{name:20}" + "".join(f"{cell:>14}" for cell in (*cells, count)), flush=True)
     return rows
 
 
@@ -99,10 +106,14 @@ def _ran(machine: UsersMachine, user: UnixUser, entry: dict[str, Any]) -> float:
     return end - start
 
 
-def _rate(folder: Path) -> float:
-    """Steps a second of a window, once what has just changed has settled."""
+def _rate(user: UnixUser) -> tuple[float, float]:
+    """Steps a second of a user's job in a window, and the cores that the user's processes had, once
+    what has just changed has settled.
+    """
     time.sleep(_SETTLE_SECONDS)
-    begin = time.time()
+    processes = [psutil.Process(pid) for pid in user.pids()]
+    begin, before = time.time(), sum(map(cpu_seconds, processes))
     time.sleep(_WINDOW_SECONDS)
-    end = time.time()
-    return sum(begin <= step.at < end for step in _frame.steps(folder)) / (end - begin)
+    end, after = time.time(), sum(map(cpu_seconds, processes))
+    steps = sum(begin <= step.at < end for step in _frame.steps(user.home))
+    return steps / (end - begin), (after - before) / (end - begin)
