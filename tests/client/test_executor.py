@@ -19,12 +19,12 @@ from tests.hub.user import SECONDS, User
 
 from headgate import Client, Executor, Job, Run
 from headgate.client import executor as module
-from headgate.client.executor import CallFuture, CallLostError, RemoteTraceback
+from headgate.client.calls import CallFuture, CallLostError, RemoteTraceback
 from headgate.client.submitting import hand_in
 from headgate.client.watching import Watch
 from headgate.hub.connection import TAKE_IN_SECONDS, HubConnection, connect
 from headgate.model.errors import HubError, MissingExtraError, NotFoundError, UsageError
-from headgate.recorded import runs
+from headgate.recorded import retention, runs
 from headgate.testing import wait
 
 
@@ -299,6 +299,6 @@ def test_calls_are_removed_with_their_runs(user: User, monkeypatch: pytest.Monke
     module._sweep()
     assert list((user.home / "calls").glob("*/*.pkl"))
     Run(run).wait(SECONDS)
-    runs.remove(run)
+    retention.remove(run)
     module._sweep()
     assert not list((user.home / "calls").iterdir())

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from tests.hub.user import User, speed, user
 
-from headgate.client.verifying import Asked, verify
+from headgate.client.verification_trial import Asked
+from headgate.client.verifying import verify
 from headgate.model.jobs import Job
 from headgate.model.plans import Plan
 from headgate.verification.verdict import LeftOut, Sameness, Why

@@ -24,8 +24,8 @@ from headgate.diagnosis.findings import (
     WaitedFacts,
 )
 from headgate.diagnosis.remedies import AloneFacts, RemedyKind
+from headgate.diagnosis.steps_to_replay import NoFigure
 from headgate.diagnosis.verdicts import findings, verdict
-from headgate.diagnosis.what_if import NoFigure
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.recorded.jobs import Phase, Usage
 from headgate.recorded.rows import EventRow

@@ -11,8 +11,9 @@ import pytest
 from tests.diagnosis.made_up import MadeUp, recording
 
 from headgate.diagnosis.remedies import ResourceFacts
+from headgate.diagnosis.steps_to_replay import NoFigure
 from headgate.diagnosis.verdicts import verdict
-from headgate.diagnosis.what_if import NoFigure, Speedups, what_more_buys
+from headgate.diagnosis.what_if import Speedups, what_more_buys
 from headgate.recorded.recording import Recording, read
 from headgate.recorded.store import Recorder
 from headgate.reports.explained import explained

@@ -22,7 +22,7 @@ from headgate.model.errors import NotFoundError, StorageError, UsageError
 from headgate.model.jobs import Job
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.records import text_of
-from headgate.recorded import runs
+from headgate.recorded import retention, runs
 from headgate.recorded.store import Recorder
 
 
@@ -446,7 +446,7 @@ def test_a_job_that_never_began_is_no_reason_to_start_anything_from_scratch() ->
 
 def test_a_run_that_has_ended_is_removed() -> None:
     run = make("20260101-000000-aaaa", ("digits", "done"))
-    runs.remove(run)
+    retention.remove(run)
     assert not run.exists()
 
 
@@ -455,7 +455,7 @@ def test_one_that_runs_is_not() -> None:
     held = runs.lock(run)
     try:
         with pytest.raises(UsageError, match=f"run {run.name} is running; stop it first"):
-            runs.remove(run)
+            retention.remove(run)
         assert run.exists()
     finally:
         os.close(held)
@@ -464,7 +464,7 @@ def test_one_that_runs_is_not() -> None:
 def test_one_that_is_gone_already_is_an_error() -> None:
     gone = runs.home() / "runs" / "20260101-000000-aaaa"
     with pytest.raises(StorageError, match=f"cannot delete {gone}: No such file or directory"):
-        runs.remove(gone)
+        retention.remove(gone)
 
 
 def save(run: Path, job: str = "digits") -> None:
@@ -485,24 +485,24 @@ def test_a_run_that_a_running_one_goes_on_from_is_not_removed_nor_those_before_i
             with pytest.raises(
                 UsageError, match=f"run {third.name} goes on from run {former.name}"
             ):
-                runs.remove(former)
-        assert runs.outdated(0) == [other]
-        assert runs.retain("0") == [other.name]
+                retention.remove(former)
+        assert retention.outdated(0) == [other]
+        assert retention.retain("0") == [other.name]
         assert runs.listing() == [first, second, third]
     finally:
         os.close(held)
-    assert runs.outdated(1) == []  # what the newest would go on from, which was interrupted
-    assert runs.outdated(0) == [first, second, third]
+    assert retention.outdated(1) == []  # what the newest would go on from, which was interrupted
+    assert retention.outdated(0) == [first, second, third]
 
 
 def test_the_oldest_ended_runs_beyond_a_limit_go() -> None:
     made = [make(f"2026010{day}-000000-aaaa", ended="1.0") for day in range(1, 6)]
     held = runs.lock(made[1])
     try:
-        assert runs.outdated(2) == [made[0], made[2]]
-        assert runs.outdated(5) == []
-        assert runs.retain("5") == []
-        assert runs.retain("2") == [made[0].name, made[2].name]
+        assert retention.outdated(2) == [made[0], made[2]]
+        assert retention.outdated(5) == []
+        assert retention.retain("5") == []
+        assert retention.retain("2") == [made[0].name, made[2].name]
         assert runs.listing() == [made[1], made[3], made[4]]
     finally:
         os.close(held)
@@ -525,10 +525,10 @@ def test_a_sweep_of_short_runs_deletes_no_checkpoint_and_no_long_training(state:
     sweep = [
         make(f"20260201-{hour:02}0000-aaaa", ("digits", "done"), ended="9.0") for hour in range(12)
     ]
-    assert runs.retain("3") == [each.name for each in sweep[:-3]]
+    assert retention.retain("3") == [each.name for each in sweep[:-3]]
     assert runs.listing() == [saved, long, cut_off, damaged, own, *sweep[-3:]]
-    assert saved in runs.outdated(3)  # which `headgate rm --keep` deletes
-    runs.remove(saved)
+    assert saved in retention.outdated(3)  # which `headgate rm --keep` deletes
+    retention.remove(saved)
     assert not saved.exists()
 
 
@@ -540,21 +540,21 @@ def test_runs_of_calls_count_apart_and_wait_for_their_callers() -> None:
     for run in calls:
         (run / runs.CALLS).touch()
     for run in calls[1:]:
-        (run / "jobs" / "power-1" / runs.READ).touch()
+        (run / "jobs" / "power-1" / retention.READ).touch()
     assert runs.find() == own
     assert runs.find_job("power-1") == (calls[-1], "power-1")
-    assert runs.retain("1") == [run.name for run in calls[1:-1]]
+    assert retention.retain("1") == [run.name for run in calls[1:-1]]
     os.utime(calls[0] / runs.STORE, (0.0, 0.0))
-    assert runs.retain("1") == [calls[0].name]
+    assert retention.retain("1") == [calls[0].name]
     assert runs.listing() == [own, calls[-1]]
 
 
 def test_two_hundred_runs_are_kept_where_nothing_is_said() -> None:
     made = [make(f"20260101-{n // 60:02}{n % 60:02}00-aaaa", ended="1.0") for n in range(202)]
-    assert runs.retain() == [each.name for each in made[:2]]
+    assert retention.retain() == [each.name for each in made[:2]]
 
 
 @pytest.mark.parametrize("written", ["many", "-1", "", "²"])
 def test_a_limit_that_is_no_number_is_refused(written: str) -> None:
     with pytest.raises(UsageError, match="expected a number of runs"):
-        runs.retain(written)
+        retention.retain(written)

@@ -8,7 +8,7 @@ import pytest
 
 from headgate.recorded.recording import read
 from headgate.recorded.store import Recorder
-from headgate.reports.sections import timeline
+from headgate.reports.timeline import timeline
 
 RESIZED = (4.0, "running", "resized from 2 to 3 workers: worker-2 joins")
 FAILED = (4.0, "waiting", "exit code 1; tried again in 1 s")

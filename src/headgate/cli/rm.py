@@ -9,7 +9,7 @@ import click
 
 from headgate.cli.options import Whole
 from headgate.model.errors import UsageError
-from headgate.recorded import runs
+from headgate.recorded import retention, runs
 
 
 @click.command()
@@ -35,23 +35,23 @@ def command(names: tuple[str, ...], keep: int | None, yes: bool, as_json: bool) 
     """
     if bool(names) == (keep is not None):
         raise UsageError("expected the ids of runs, or --keep N")
-    chosen = [runs.find(name) for name in names] if keep is None else runs.outdated(keep)
+    chosen = [runs.find(name) for name in names] if keep is None else retention.outdated(keep)
     for folder in chosen:
-        runs.check_removable(folder)
+        retention.check_removable(folder)
     if chosen and keep is not None and not yes:
         if as_json or not sys.stdin.isatty():
             raise UsageError(
                 f"{len(chosen)} runs would be deleted, and there is no terminal to ask on; "
                 "expected --yes with --keep"
             )
-        saved = sum(map(runs.has_checkpoints, chosen))
+        saved = sum(map(retention.has_checkpoints, chosen))
         question = (
             f"delete {len(chosen)} runs, {chosen[0].name} to {chosen[-1].name}, {saved} "
             "of them with checkpoints?"
         )
         click.confirm(question, abort=True, err=True)
     for folder in chosen:
-        runs.remove(folder)
+        retention.remove(folder)
     if as_json:
         click.echo(json.dumps([folder.name for folder in chosen]))
         return

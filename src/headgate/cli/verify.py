@@ -89,7 +89,7 @@ def command(
         running,
         standard_input,
     )
-    from headgate.client import verifying
+    from headgate.client import verification_trial, verifying
     from headgate.verification.wording import words
 
     if len(targets) > 1:
@@ -118,12 +118,12 @@ def command(
     job = stated_options.applied(job)
     if not resume and (job.plan is None or job.plan.workers < 2):
         raise UsageError("found a plan of one worker; expected --workers 2 or more, or --resume")
-    asked = verifying.Asked(
+    asked = verification_trial.Asked(
         job,
-        steps or (verifying.RESUME_STEPS if resume else verifying.STEPS),
+        steps or (verifying.RESUME_STEPS if resume else verification_trial.STEPS),
         resume,
         seed,
-        seconds or verifying.SECONDS,
+        seconds or verification_trial.SECONDS,
         tuple(str(Path(folder).absolute()) for folder in writable),
     )
     standard_input.refuse("headgate verify")

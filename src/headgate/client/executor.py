@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import pickle
 import re
 import secrets
 import select
@@ -15,117 +14,32 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent import futures
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, Self
 
 from headgate.client import remote_call
-from headgate.client.client import placed
-from headgate.client.logs import JobLogs
-from headgate.client.run import Run
-from headgate.client.starting import clean, connect_or_start
-from headgate.client.submitting import hand_in
-from headgate.client.watching import Watch
+from headgate.client.calls import Batch, Call, CallFuture, T, await_call, handed_in, received
 from headgate.engines.base import LOCAL
-from headgate.hub.connection import HubConnection, HubGoneError
+from headgate.hub.connection import HubGoneError
 from headgate.machine import allocation
 from headgate.model import units
-from headgate.model.calls import CALL, RESULT
-from headgate.model.errors import HeadgateError, MissingExtraError, UsageError
+from headgate.model.calls import CALL
+from headgate.model.errors import MissingExtraError, UsageError
 from headgate.model.identifiers import JobId
-from headgate.model.job_states import ENDED
 from headgate.model.jobs import Job, Limits
 from headgate.recorded import runs
 from headgate.recorded.reader import RunReader
 from headgate.recorded.rows import JobRow
 
 P = ParamSpec("P")
-T = TypeVar("T")
 
 CALLS = "calls"
 """Subfolder of Headgate's folder for submitted calls. A run with calls links to it."""
 _NOT_A_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 _NAME_LETTERS = 48
 _MAKING_SECONDS = 60.0
-
-
-class CallLostError(HeadgateError):
-    """A call ended without a result: it was stopped or killed, or its result cannot be sent
-    back.
-    """
-
-
-class RemoteTraceback(Exception):
-    """The traceback inside the call; set as the cause of the exception that the future raises."""
-
-    def __init__(self, trace: str) -> None:
-        super().__init__(trace)
-        self.trace = trace
-
-    def __str__(self) -> str:
-        return f"\n{self.trace}"
-
-
-class CallFuture(futures.Future[T]):
-    """The result of a call. It can be cancelled until the call is submitted to the hub."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._handed_in = threading.Event()
-        self._job: JobId | None = None
-
-    @property
-    def id(self) -> str:
-        """`RUN/JOB`, once the call is submitted. `Executor.attach`, `headgate logs` and `headgate
-        stop` take it.
-
-        Raises:
-            concurrent.futures.CancelledError: The call was cancelled before.
-            HeadgateError: The call could not be submitted.
-        """
-        self._handed_in.wait()
-        if self._job is None:
-            self.result()
-        return str(self._job)
-
-    def cancel(self) -> bool:
-        """Cancel the call unless it is already submitted. Returns whether it is cancelled."""
-        cancelled = super().cancel()
-        if cancelled:
-            self._handed_in.set()
-        return cancelled
-
-    def log(self, tail: int | None = None) -> str:
-        """What the call printed so far; `tail`: only its last lines, this many."""
-        job = JobId(self.id)
-        return JobLogs.of(runs.home() / "runs" / job.run, job.name).text(tail)
-
-    def _is_at(self, job: JobId) -> None:
-        self._job = job
-        self._handed_in.set()
-
-    def _fail(self, error: BaseException) -> None:
-        self.set_exception(error)
-        self._handed_in.set()
-
-
-@dataclass(slots=True)
-class _Call:
-    """A call that is not submitted yet."""
-
-    future: CallFuture[Any]
-    file: Path
-    job: Job
-
-
-@dataclass(slots=True)
-class _Batch:
-    """Calls that were submitted together as one run, by job name."""
-
-    watch: Watch
-    hub: HubConnection
-    left: dict[str, CallFuture[Any]] = field(default_factory=dict)
 
 
 class Executor(futures.Executor):
@@ -195,8 +109,8 @@ class Executor(futures.Executor):
         self._place = (cluster, engine, address, shared_files)
         self._lock = threading.Lock()
         self._handing_in = threading.RLock()
-        self._waiting: deque[_Call] = deque()
-        self._batches: list[_Batch] = []
+        self._waiting: deque[Call] = deque()
+        self._batches: list[Batch] = []
         self._closed = False
         self._count = 0
         self._thread: threading.Thread | None = None
@@ -229,7 +143,7 @@ class Executor(futures.Executor):
                 f"{error}; pass what can be, and open files and connections in the function"
             ) from error
         future: CallFuture[T] = CallFuture()
-        call = _Call(future, file, self._job_of(job_name, name, file))
+        call = Call(future, file, self._job_of(job_name, name, file))
         with self._lock:
             if self._closed:
                 file.unlink()
@@ -298,7 +212,7 @@ class Executor(futures.Executor):
         future.set_running_or_notify_cancel()
         future._is_at(JobId.of(folder.name, name))
         threading.Thread(
-            target=_await, args=(future, folder, name), name="headgate-call", daemon=True
+            target=await_call, args=(future, folder, name), name="headgate-call", daemon=True
         ).start()
         return future
 
@@ -351,7 +265,7 @@ class Executor(futures.Executor):
     def _hear(self) -> None:
         """Process the hub's messages about all batches."""
         for batch in list(self._batches):
-            if not _received(batch):
+            if not received(batch):
                 batch.hub.close()
                 with self._lock:
                     self._batches.remove(batch)
@@ -359,7 +273,7 @@ class Executor(futures.Executor):
     def _hand_in(self, room: int) -> bool:
         """Submit waiting calls as one run, as many as there is room for; whether there were any."""
         with self._handing_in:
-            calls: list[_Call] = []
+            calls: list[Call] = []
             with self._lock:
                 while self._waiting and (len(calls) < room or self._waiting[0].future.cancelled()):
                     call = self._waiting.popleft()
@@ -370,7 +284,7 @@ class Executor(futures.Executor):
             if not calls:
                 return False
             try:
-                batch = _handed_in(calls, self._place)
+                batch = handed_in(calls, self._place)
             except Exception as error:  # noqa: BLE001  # each call's future raises it
                 for call in calls:
                     call.file.unlink(missing_ok=True)
@@ -393,105 +307,6 @@ class Executor(futures.Executor):
                 os.close(descriptor)
             self._held = self._woken = self._wake = -1
             atexit.unregister(self._at_exit)
-
-
-def _handed_in(calls: list[_Call], place: tuple[str | None, str, str, bool]) -> _Batch:
-    clean()
-    hub = connect_or_start()
-    try:
-        jobs = placed(tuple(call.job for call in calls), *place)
-        watch = hand_in(hub, replace(jobs, mode="call"), None)
-    except BaseException:
-        hub.close()
-        raise
-    batch = _Batch(watch, hub)
-    for call in calls:
-        # the call's files are kept as long as its run
-        with suppress(OSError):
-            os.link(call.file, watch.path / "jobs" / call.job.name / "call.pkl")
-        batch.left[call.job.name] = call.future
-        call.future._is_at(JobId.of(watch.run, call.job.name))
-    return batch
-
-
-def _received(batch: _Batch) -> bool:
-    """Process what the hub reports of a batch. Returns whether more is to come."""
-    folder, left = batch.watch.path, batch.left
-    try:
-        while left and (message := batch.hub.receive(0.0)) is not None:
-            match message:
-                case {"type": "event", "kind": kind, "job": name, "text": text} if (
-                    kind in ENDED and name in left
-                ):
-                    _settle(left.pop(name), folder, name, kind, text)
-                case {"type": "end", "jobs": jobs}:
-                    for job in jobs:
-                        if job["name"] in left:
-                            future = left.pop(job["name"])
-                            _settle(future, folder, job["name"], job["state"], job["reason"])
-    except Exception as error:  # noqa: BLE001  # the hub died, or says what makes no sense
-        while left:
-            name, future = left.popitem()
-            _give_up(future, folder, name, error)
-    return bool(left)
-
-
-def _await(future: CallFuture[Any], folder: Path, name: str) -> None:
-    """Wait for the end of a call that another process made."""
-    run = Run(folder)
-    try:
-        run.wait_unless(lambda: _job(folder, name).state in ENDED)
-        job = _job(folder, name)
-    except Exception as error:  # noqa: BLE001  # whoever waits for the call has to hear of it
-        _give_up(future, folder, name, error)
-        return
-    _settle(future, folder, name, job.state, job.reason)
-
-
-def _give_up(future: CallFuture[Any], folder: Path, name: str, error: Exception) -> None:
-    """Settle a call whose hub is lost: its result counts if it has written one."""
-    if _result(folder, name).exists():
-        _settle(future, folder, name, "interrupted", str(error))
-    else:
-        future.set_exception(error)
-
-
-def _job(folder: Path, name: str) -> runs.JobSummary:
-    return next(job for job in runs.summary(folder).jobs if job.name == name)
-
-
-def _result(folder: Path, name: str) -> Path:
-    """The file of a call's result; an engine without shared files brought it elsewhere."""
-    file = folder / "jobs" / name / RESULT
-    with suppress(OSError):
-        (file.parent / "checkpoints" / RESULT).replace(file)
-    return file
-
-
-def _settle(future: CallFuture[Any], folder: Path, name: str, state: str, reason: str) -> None:
-    """Set the result or exception of a call's future."""
-    file = _result(folder, name)
-    ended = f"call {folder.name}/{name}"
-    try:
-        with file.open("rb") as written:
-            kind, trace = pickle.load(written)
-            value = pickle.load(written)
-    except FileNotFoundError:
-        why = f"{state}: {reason}" if reason else state
-        text = f"{ended} ended without a result, {why}; its output: headgate logs {future.id}"
-        future.set_exception(CallLostError(text))
-    except Exception as error:  # noqa: BLE001  # unpickling calls what a class defines
-        future.set_exception(CallLostError(f"{ended}: its result cannot be read here: {error}"))
-    else:
-        if kind == remote_call.VALUE:
-            future.set_result(value)
-            return
-        raised = value if kind == remote_call.ERROR else CallLostError(f"{ended}: {value}")
-        raised.__cause__ = RemoteTraceback(trace) if trace else None
-        future.set_exception(raised)
-    finally:
-        with suppress(OSError):
-            (file.parent / runs.READ).touch()
 
 
 def _age(folder: Path) -> float:

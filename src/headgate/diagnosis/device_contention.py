@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
@@ -30,6 +29,7 @@ from headgate.diagnosis.exposed_communication import (
     exposed_to_nics,
     spread,
 )
+from headgate.diagnosis.gpu_contention import OnGpu, lasting, lost_by_turns, lost_on_gpu
 from headgate.model.identifiers import TaskOfRun
 from headgate.recorded.jobs import RecordedJob, RecordedNode, RecordedTask
 from headgate.recorded.usage import Array
@@ -45,14 +45,8 @@ _GONE = 0.1
 """Fraction of the unattributed traffic: if at most this is left without a job, the traffic belongs
 to the job.
 """
-_AWAY, _FULL = 0.05, 0.9
-"""Fractions of a GPU: neighbours up to the first count as away; from the second on, the GPU is
-full.
-"""
 _OTHERS_USE = 0.1
 """Fraction of a GPU: less unattributed use may be rounding by NVML."""
-_MUCH = 0.1
-"""Fraction of a job's steps: a verdict has to mention a neighbour with a greater possible cost."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -378,7 +372,7 @@ class Devices:
         ]
         return NicTraffic(
             *(
-                _lasting(np.where(passed_way >= _STRANGE * rate, passed_way, 0.0))
+                lasting(np.where(passed_way >= _STRANGE * rate, passed_way, 0.0))
                 for passed_way in unattributed
             )
         )
@@ -403,14 +397,14 @@ class Devices:
 
     # --- GPU --------------------------------------------------------------------------------------
 
-    def _gpu(self, job: RecordedJob, stepping: Array) -> _OnGpu:
+    def _gpu(self, job: RecordedJob, stepping: Array) -> OnGpu:
         """Losses on a shared GPU. On a node with several GPUs, each task's GPU has to be known; use
         by programs outside is then unknown.
         """
         [task, *more] = job.tasks
         node = self._nodes.get(task.node)
         if more or node is None or not node.gpus or not len(task.signal("gpu_busy")):
-            return _OnGpu({})
+            return OnGpu({})
         using = [
             (other.name, other_task)
             for other, other_task in self._here(task.node)
@@ -418,7 +412,7 @@ class Devices:
         ]
         if node.gpus > 1:
             if len(task.gpus) != 1 or not all(other_task.gpus for _, other_task in using):
-                return _OnGpu({})
+                return OnGpu({})
             using = [
                 (name, other_task) for name, other_task in using if other_task.gpus & task.gpus
             ]
@@ -430,83 +424,10 @@ class Devices:
             unattributed = np.nan_to_num(self._mean(node, "gpu_busy")) - sum(
                 used.values(), own_busy
             )
-            used[OTHERS] = _lasting(np.where(unattributed >= _OTHERS_USE, unattributed, 0.0))
+            used[OTHERS] = lasting(np.where(unattributed >= _OTHERS_USE, unattributed, 0.0))
         used = {name: parts for name, parts in used.items() if parts.any()}
         if held := job.asides.get("turns", 0.0):
-            lost = _OnGpu(_lost_by_turns(held, used, stepping), "counted")
+            lost = OnGpu(lost_by_turns(held, used, stepping), "counted")
         else:
-            lost = _lost_on_gpu(self._mean(task, "gpu_busy"), used, stepping)
+            lost = lost_on_gpu(self._mean(task, "gpu_busy"), used, stepping)
         return lost._replace(neighbours=tuple(used))
-
-
-def _lasting(values: Array) -> Array:
-    """Remove traffic shorter than three buckets: closed connections are not counted to their end.
-    Lasting traffic stays: it varies with what the job leaves of the NIC.
-    """
-
-    def beside(bucket: Array) -> list[Array]:
-        wider = np.pad(bucket, 1)
-        return [wider[:-2], bucket, wider[2:]]
-
-    lasts = np.maximum.reduce(beside(np.minimum.reduce(beside(values)))) > 0.0
-    return np.where(lasts, values, 0.0)
-
-
-class _OnGpu(NamedTuple):
-    """Fractions of each bucket that a job lost to each neighbour on its GPU; or the neighbour with
-    most use, if these are unknown.
-    """
-
-    by: Mapping[str, Array]
-    evidence: Evidence = "compared"
-    user: str = ""
-    may_have_lost: float = 0.0
-    neighbours: Collection[str] = ()
-
-
-def _lost_by_turns(held: float, neighbours: Mapping[str, Array], inside: Array) -> dict[str, Array]:
-    """Fractions of each bucket that a job waited for its turn, `held` seconds in all, placed where
-    its neighbours used the GPU between its steps. Other arguments as of `_lost_on_gpu`.
-    """
-    taken = sum(neighbours.values(), np.zeros_like(inside))
-    total_taken = float(np.sum(taken * inside))
-    return (
-        {
-            name: np.minimum(held * neighbour / total_taken, 1.0)
-            for name, neighbour in neighbours.items()
-        }
-        if total_taken > 0.0
-        else {}
-    )
-
-
-def _lost_on_gpu(busy: Array, neighbours: Mapping[str, Array], inside: Array) -> _OnGpu:
-    """Losses to each neighbour on its GPU: its kernels wait while those of others run.
-
-    NVML gives the fraction of time in which each process's kernels ran. If a job used B of the GPU
-    alone, and R while others used U, it lost 1 - R / min(B, R + U) of that time. A loss needs a
-    full GPU. It also needs three consecutive seconds alone on the GPU, because nothing else shows
-    B.
-
-    Args:
-        busy: Fraction of each bucket in which its kernels ran; NaN: no reading.
-        neighbours: The same of each job on the same GPU.
-        inside: Seconds of each bucket within its steps.
-    """
-    ran = np.nan_to_num(busy)
-    taken = sum(neighbours.values(), np.zeros_like(ran))
-    full = (ran > 0.0) & (taken > _AWAY) & (ran + taken >= _FULL)
-    alone = (
-        _lasting(np.where(np.isfinite(busy) & (taken <= _AWAY) & (inside > 0.0), 1.0, 0.0)) > 0.0
-    )
-    if not alone.any():
-        most = float(np.sum(np.where(full, taken, 0.0) * inside))
-        if most <= _MUCH * float(np.sum(inside)):
-            return _OnGpu({})
-        worst = max(neighbours, key=lambda name: float(np.sum(neighbours[name] * inside)))
-        return _OnGpu({}, user=worst, may_have_lost=most)
-    would = np.minimum(float(np.median(ran[alone])), ran + taken)
-    lost = np.where(full, 1.0 - ran / np.maximum(would, np.maximum(ran, 1e-9)), 0.0)
-    return _OnGpu(
-        {name: lost * neighbour / np.maximum(taken, 1e-9) for name, neighbour in neighbours.items()}
-    )

@@ -76,7 +76,7 @@ from headgate.planning.memory import gpu_need
 from headgate.policies import Policy
 from headgate.profiling import at_once, gpu_neighbours, lengths
 from headgate.profiling import store as profiles
-from headgate.recorded import runs
+from headgate.recorded import retention, runs
 from headgate.scripts import launchers
 from headgate.scripts.arguments import TrainingLength
 from headgate.scripts.facts import ScriptFacts
@@ -469,7 +469,7 @@ class LiveHub:
     async def _retain(self, run: LiveRun) -> None:
         keep = run.submission.environment.get("HEADGATE_KEEP_RUNS")
         try:
-            gone = await asyncio.to_thread(runs.retain, keep)
+            gone = await asyncio.to_thread(retention.retain, keep)
         except HeadgateError as error:
             reason = Reason.of(Why.NO_RUN_DELETED, error=str(error))
             self._live_runs.event(run, "warning", reason)

@@ -26,8 +26,9 @@ from headgate.diagnosis.verdicts import besides, findings, verdict
 from headgate.diagnosis.what_if import Speedup, Speedups
 from headgate.model.units import say_percent, say_seconds
 from headgate.recorded.recording import Recording
-from headgate.reports.findings import missing_reading, no_figure, why
+from headgate.reports.findings import why
 from headgate.reports.history import OtherRuns, beside, slower_than_before
+from headgate.reports.missing import missing_reading, no_figure
 from headgate.reports.remedies import next_step
 from headgate.reports.words import MISSING, counted, listed, said_neighbour, say_moment
 from headgate.sampling.outside_programs import OutsideProgram

@@ -19,7 +19,7 @@ from headgate.model.job_states import FAULTS
 from headgate.recorded.jobs import RecordedJob
 from headgate.recorded.reader import told_as_damage
 from headgate.recorded.recording import Recording, read
-from headgate.reports import results, run_verdicts, sections, sharing
+from headgate.reports import results, run_verdicts, sections, sharing, timeline
 from headgate.reports.explained import explained
 from headgate.reports.figures import (
     Plot,
@@ -168,7 +168,7 @@ def contents(run: Recording, explain: Callable[[Recording], list[Account]] = exp
         parts.section("Summary", sections.summary, run, jobs, accounts) if jobs else None,
         parts.section("Where the time went", sections.accounts, run.jobs, accounts),
         parts.section("How jobs shared the machines", sharing.section, run),
-        parts.section("Timeline", sections.timeline, run) if jobs else None,
+        parts.section("Timeline", timeline.timeline, run) if jobs else None,
         parts.section("Faults", sections.faults, run),
         *(
             parts.section(f"Tasks of {job.name}", sections.tasks, job, throughput)

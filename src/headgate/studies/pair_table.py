@@ -10,7 +10,9 @@ from typing import Any
 from headgate.model.errors import StorageError
 from headgate.model.paths import write_whole
 from headgate.planning.interference import ALONE, SOLO, read_pairs
-from headgate.studies.findings import CellSharing, Findings, StudyCell
+from headgate.studies.cell_sharing import CellSharing
+from headgate.studies.cells import StudyCell
+from headgate.studies.findings import Findings
 
 _DEVICE = ""
 """Device: cores of any node."""

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from headgate.reports.words import MISSING
-from headgate.studies.findings import Findings, StudyCell
+from headgate.studies.cells import StudyCell
+from headgate.studies.findings import Findings
 from headgate.studies.statistics import Ratio, over_blocks, say_ratio
 
 Holds = Literal["yes", "no", "not clear", "not measured"]

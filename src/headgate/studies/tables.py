@@ -10,7 +10,8 @@ from typing import Any
 
 from headgate.reports.explained import SPEED_COLUMNS, say_times
 from headgate.reports.words import MISSING, say, say_loss, say_step_time
-from headgate.studies.findings import Effect, Findings, StudyCell
+from headgate.studies.cells import StudyCell
+from headgate.studies.findings import Effect, Findings
 from headgate.studies.published import comparisons
 from headgate.studies.statistics import say_ratio
 

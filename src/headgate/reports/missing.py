@@ -1,0 +1,57 @@
+"""Readings that are missing, and figures that cannot be given, as sentences."""
+
+from __future__ import annotations
+
+from headgate.diagnosis.attribution import OTHERS
+from headgate.diagnosis.findings import (
+    MissingKind,
+    MissingReading,
+)
+from headgate.diagnosis.steps_to_replay import NoFigure
+from headgate.diagnosis.what_if import Speedups
+from headgate.model.units import say_percent, say_seconds
+from headgate.reports.words import said_neighbour
+
+
+def missing_reading(missing: MissingReading) -> str:
+    """A reading that an account lacks, in words."""
+    if missing.kind is not MissingKind.GPU_ALONE:
+        return _MISSING[missing.kind]
+    is_outside = missing.culprit == OTHERS
+    who = "programs outside Headgate" if is_outside else said_neighbour(missing.culprit)
+    used = f"it was full, and {who} used it for {say_seconds(missing.seconds)}"
+    return f"some seconds with the GPU for itself ({used})"
+
+
+def no_figure(reason: NoFigure, speedups: Speedups) -> str:
+    """Why there is no figure for more of a resource, in words."""
+    if reason is NoFigure.REPLAY_OFF:
+        error = speedups.replay_error or 0.0
+        more = f"{say_percent(abs(error))} {'more' if error > 0.0 else 'less'}"
+        longer = f"{more} time than the measured ones"
+        steps = f"its {speedups.replayed_steps} replayed steps"
+        return f"{steps} take {longer}, which is too far off"
+    if reason is NoFigure.READERS_TAKE_TURNS:
+        workers = f"its {speedups.loader_workers} loader workers"
+        return f"{workers} do no more than one would: they may wait for each other"
+    return _NO_FIGURE[reason]
+
+
+_MISSING = {
+    MissingKind.CORE_WAITS: "time that threads waited for a core (schedstat)",
+    MissingKind.STEPS: "steps (it reports none, and none was read from its output)",
+    MissingKind.DISK_WAITS: ("time that it was blocked on a disk (PSI, or kernel.task_delayacct)"),
+}
+_NO_FIGURE = {
+    NoFigure.FEW_STEPS: "it reported fewer than two steps",
+    NoFigure.ENDED_EARLY: "too little was read of it",
+    NoFigure.NO_CORE_WAITS: "how long its threads waited for a core is not known (schedstat)",
+    NoFigure.ONE_THREAD: "it had one compute thread, and nothing tells what a second would bring",
+    NoFigure.NO_DISK_WAITS: "how long it was blocked on a disk is not known (PSI)",
+    NoFigure.NO_SPANS: "its steps tell no spans, so its waiting for input is not known",
+    NoFigure.NOT_SAMPLED: "it has several tasks, and none of their steps was sampled",
+    NoFigure.NO_NIC_RATE: (
+        "the rate of its nodes' NICs is not known: state it in the cluster file (`nic: 10Gbit`)"
+    ),
+    NoFigure.READERS_NOT_KNOWN: "how many processes its loader has is not known",
+}
