@@ -178,7 +178,7 @@ def test_a_stop_reaches_a_call_that_is_just_handed_in(
         assert goes_on.wait(SECONDS)
         return watch
 
-    monkeypatch.setattr("headgate.client.executor.hand_in", slow)
+    monkeypatch.setattr("headgate.client.calls.hand_in", slow)
     future = executor.submit(wait_for, "go")
     assert answered.wait(SECONDS)
     stopping = threading.Thread(target=executor.stop)

@@ -31,6 +31,7 @@ from tests.controller.driver import (
 
 from headgate.model.actions import Action, MarkIdle, MarkJob, PlanJob, SetShare, StartTask, Warn
 from headgate.model.cluster import Gpu, Node
+from headgate.model.ending_text import ending_in_words
 from headgate.model.endings import Checkpoint, Doubt, Ending, Exit, Saved, StopAnswer
 from headgate.model.events import (
     CONNECTED_GRACE_SECONDS,
@@ -52,7 +53,7 @@ from headgate.model.events import (
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.jobs import Limits, ProgressRule
 from headgate.model.progress import Progress
-from headgate.model.reason_text import ending_in_words, in_words
+from headgate.model.reason_text import in_words
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.shares import UNLIMITED, Share
 from headgate.policies import BUILT_IN, EqualPolicy, NoPolicy, Policy, make

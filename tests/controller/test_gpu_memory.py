@@ -26,7 +26,7 @@ from headgate.model.events import (
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.jobs import Job, Limits
 from headgate.model.plans import Plan
-from headgate.model.reason_text import shortage_in_words
+from headgate.model.shortage_text import shortage_in_words
 from headgate.policies import NoPolicy
 
 ON_N = replace(PLAN, worker_nodes=("n",))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from headgate.model.ending_text import ending_in_words
 from headgate.model.endings import Doubt, Exit
-from headgate.model.reason_text import ending_in_words
 
 
 def test_many_and_long_commands_are_named_in_short() -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from headgate.model.reason_text import in_words, refusal_in_words
+from headgate.model.reason_text import in_words
 from headgate.model.reasons import Reason, ReasonKind, Refusal, RefusalKind
+from headgate.model.refusal_text import refusal_in_words
 
 PAGE = Path(__file__).parents[2] / "docs" / "reasons.md"
 ROW = re.compile(r"^\| `([a-z-]+)` \| `+ ?(\{.*?\}) ?`+ \| `(?:` )?(.*?)(?: `)?` \|$", re.MULTILINE)

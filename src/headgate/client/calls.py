@@ -90,7 +90,7 @@ class CallFuture(futures.Future[T]):
 
 
 @dataclass(slots=True)
-class Call:
+class PendingCall:
     """A call that is not submitted yet."""
 
     future: CallFuture[Any]
@@ -107,7 +107,7 @@ class Batch:
     left: dict[str, CallFuture[Any]] = field(default_factory=dict)
 
 
-def handed_in(calls: list[Call], place: tuple[str | None, str, str, bool]) -> Batch:
+def handed_in(calls: list[PendingCall], place: tuple[str | None, str, str, bool]) -> Batch:
     clean()
     hub = connect_or_start()
     try:

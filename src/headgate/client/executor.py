@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, Self
 
 from headgate.client import remote_call
-from headgate.client.calls import Batch, Call, CallFuture, T, await_call, handed_in, received
+from headgate.client.calls import Batch, CallFuture, PendingCall, T, await_call, handed_in, received
 from headgate.engines.base import LOCAL
 from headgate.hub.connection import HubGoneError
 from headgate.machine import allocation
@@ -109,7 +109,7 @@ class Executor(futures.Executor):
         self._place = (cluster, engine, address, shared_files)
         self._lock = threading.Lock()
         self._handing_in = threading.RLock()
-        self._waiting: deque[Call] = deque()
+        self._waiting: deque[PendingCall] = deque()
         self._batches: list[Batch] = []
         self._closed = False
         self._count = 0
@@ -143,7 +143,7 @@ class Executor(futures.Executor):
                 f"{error}; pass what can be, and open files and connections in the function"
             ) from error
         future: CallFuture[T] = CallFuture()
-        call = Call(future, file, self._job_of(job_name, name, file))
+        call = PendingCall(future, file, self._job_of(job_name, name, file))
         with self._lock:
             if self._closed:
                 file.unlink()
@@ -273,7 +273,7 @@ class Executor(futures.Executor):
     def _hand_in(self, room: int) -> bool:
         """Submit waiting calls as one run, as many as there is room for; whether there were any."""
         with self._handing_in:
-            calls: list[Call] = []
+            calls: list[PendingCall] = []
             with self._lock:
                 while self._waiting and (len(calls) < room or self._waiting[0].future.cancelled()):
                     call = self._waiting.popleft()

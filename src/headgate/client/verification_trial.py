@@ -79,7 +79,7 @@ class EndedTrial:
         return bool(self.records) and all(record.ended for record in self.records)
 
 
-class Trial:
+class VerificationTrial:
     """The runs of one verification, and the files that they write."""
 
     def __init__(self, asked: Asked, watcher: Callable[[str], None]) -> None:
@@ -91,7 +91,7 @@ class Trial:
         self._leaving = ExitStack()
         self._sources = dict[str, str]()
 
-    def __enter__(self) -> Trial:
+    def __enter__(self) -> VerificationTrial:
         place = runs.home() / "verifying"
         place.mkdir(mode=0o700, exist_ok=True)
         folders.remove_abandoned(place)

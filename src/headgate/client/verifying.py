@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from headgate.client import submitting
-from headgate.client.verification_trial import SINGLE, STEPS, Asked, Trial
+from headgate.client.verification_trial import SINGLE, STEPS, Asked, VerificationTrial
 from headgate.machine import gpu_visibility
 from headgate.model.errors import UsageError
 from headgate.model.jobs import Job
@@ -56,7 +56,7 @@ def verify(asked: Asked, watcher: Callable[[str], None] = lambda _: None) -> Ver
     elif hides_steps(job, facts):
         verification = Verification(Sameness.UNKNOWN, plan.workers, cause=Why.UNSEEN)
     else:
-        with Trial(replace(asked, job=job), watcher) as trial:
+        with VerificationTrial(replace(asked, job=job), watcher) as trial:
             verification = trial.resume() if asked.resume else trial.plan()
     seconds = time.monotonic() - begun
     return replace(

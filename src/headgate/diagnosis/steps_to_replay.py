@@ -13,11 +13,17 @@ import numpy.typing as npt
 
 from headgate.diagnosis.attribution import Resource
 from headgate.diagnosis.replay import CoresUsed, Path, Surroundings, mean
-from headgate.diagnosis.what_if import _NOISE, _TINY
 from headgate.recorded.jobs import RecordedJob, RecordedNode, RecordedTask, running
 from headgate.recorded.sampled import StepTransfer, TracedStep
 from headgate.recorded.steps import EXPOSED
 from headgate.recorded.usage import EMPTY, Array, Signal
+
+NOISE, OF_GAIN = 0.12, 0.25
+"""Least half width of a 90 % band (the difference of two runs of a job on a virtual machine), and
+its additional fraction of the gain; benchmarks/more_really.py checks both.
+"""
+TINY = 1e-9
+
 
 RESOURCES: tuple[Resource, ...] = ("cores", "network", "disk", "loader", "servers", "gpu")
 """Resources whose gain a replay can predict."""
@@ -88,7 +94,7 @@ def stretch_of_steps(job: RecordedJob) -> tuple[float, float] | None:
     return float(times[0]), float(times[-1])
 
 
-class View:
+class ReplayedJob:
     """A job during its steps.
 
     Args:
@@ -162,7 +168,7 @@ class View:
             ran, waited, threads, ready, throttled and self._mean(task.cap) is not None, grows
         )
         # what neighbours leave would be within the noise
-        hardly = waited <= _NOISE * (ran + waited)
+        hardly = waited <= NOISE * (ran + waited)
         if hardly and grows and round(granted or 0.0) == 1 and ran > 0.8:
             return used, most, NoFigure.ONE_THREAD
         return used, most, None
@@ -284,7 +290,7 @@ class View:
         steps, seconds = np.diff(reached), np.diff(progress.t[kept][first])
         usual = seconds <= (steps + _PAUSE) * seconds.sum() / steps.sum()
         apart = float(seconds[usual].sum())
-        waited = min(self._job.asides.get("turns", 0.0), apart * (1.0 - _TINY))
+        waited = min(self._job.asides.get("turns", 0.0), apart * (1.0 - TINY))
         return apart / steps[usual].sum(), (apart - waited) / steps[usual].sum()
 
 

@@ -12,7 +12,15 @@ import numpy as np
 
 from headgate.diagnosis.attribution import Resource
 from headgate.diagnosis.replay import Faster, mean, step_seconds
-from headgate.diagnosis.steps_to_replay import NoFigure, StepsToReplay, View, stretch_of_steps
+from headgate.diagnosis.steps_to_replay import (
+    NOISE,
+    OF_GAIN,
+    TINY,
+    NoFigure,
+    ReplayedJob,
+    StepsToReplay,
+    stretch_of_steps,
+)
 from headgate.recorded.jobs import RecordedJob, RecordedNode
 
 TIMES: Mapping[str, float] = {"x1.25": 1.25, "x2": 2.0, "unlimited": math.inf}
@@ -22,12 +30,7 @@ MOST_ERROR = 0.1
 
 _MOST_SPEEDUP = 100.0
 """Upper bound of all figures: without limit, a step may take no time at all."""
-_NOISE, _OF_GAIN = 0.12, 0.25
-"""Least half width of a 90 % band (the difference of two runs of a job on a virtual machine), and
-its additional fraction of the gain; benchmarks/more_really.py checks both.
-"""
 _SPREAD = 1.645
-_TINY = 1e-9
 _TOGETHER = 1.1
 """Two resources limit together if more of both gains this many times what more of the better one
 does.
@@ -87,7 +90,7 @@ def what_more_buys(job: RecordedJob, nodes: Sequence[RecordedNode]) -> Speedups:
     has += ["gpu"] if (job.signal("gpu_busy").maximum or 0.0) > 0.0 else []
     if stretch is None:
         return Speedups(lacks=dict.fromkeys(has, NoFigure.FEW_STEPS))
-    steps = View(job, {node.name: node for node in nodes}, stretch).steps()
+    steps = ReplayedJob(job, {node.name: node for node in nodes}, stretch).steps()
     if steps.error is not None and abs(steps.error) > MOST_ERROR:
         return Speedups(
             lacks=dict.fromkeys(has, NoFigure.REPLAY_OFF),
@@ -121,14 +124,14 @@ def _bought(steps: StepsToReplay, resources: Sequence[Resource]) -> dict[str, Sp
 def _speedup(steps: StepsToReplay, faster: Faster) -> Speedup:
     now = np.array([path.seconds for path in steps.paths])
     then = step_seconds(steps.paths, steps.beside, faster)
-    before, after = mean(steps.paths, now), max(mean(steps.paths, then), _TINY)
+    before, after = mean(steps.paths, now), max(mean(steps.paths, then), TINY)
     speedup = min(before / after, _MOST_SPEEDUP)
     # The sampling error of the mean step, and the error of the replay.
     weights = np.array([path.weight for path in steps.paths])
     off = weights / weights.sum() * (then / after - now / before)
     apart = _SPREAD * math.sqrt(float(np.sum(np.bincount(steps.rows, off) ** 2)))
-    noise = math.hypot(_NOISE, steps.error or 0.0, apart)
-    band = noise + _OF_GAIN * abs(math.log(speedup))
+    noise = math.hypot(NOISE, steps.error or 0.0, apart)
+    band = noise + OF_GAIN * abs(math.log(speedup))
     return Speedup(speedup, speedup * math.exp(-band), min(speedup * math.exp(band), _MOST_SPEEDUP))
 
 

@@ -7,29 +7,40 @@ each other. Nothing here decides, and no code reads these sentences.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from string import Formatter
 from typing import Any
 
-from headgate.model.endings import Checkpoint, Doubt, Exit, Saved, StopAnswer
+from headgate.model.ending_text import (
+    ending_in_words,
+    finished,
+    how_to_end_plainly,
+    in_doubt,
+    resume,
+    skipped_in_doubt,
+)
+from headgate.model.endings import Exit
 from headgate.model.notice_text import NEXT, NOTICES
 from headgate.model.reasons import (
     CureKind,
     Facts,
-    KeepsRoom,
     PauseKind,
     Reason,
-    Refusal,
-    RefusalKind,
 )
 from headgate.model.reasons import ReasonKind as Kind
-from headgate.model.units import say_bytes, say_seconds, say_time
+from headgate.model.refusal_text import Templates
+from headgate.model.shortage_text import NAMED, needs_room
+from headgate.model.units import say_bytes, say_seconds
 
-_COMMANDS = 3
-"""Most commands named in a sentence."""
-_LETTERS = 60
-"""Most letters of each command."""
-_NAMED = 3
-"""Most jobs named in a sentence."""
+
+class _ReasonTemplates(Templates):
+    """Fills in templates that may have reasons within."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if isinstance(value, Reason):
+            return what_happened(value)
+        return super().format_field(value, format_spec)
+
+
+_TEMPLATES = _ReasonTemplates()
 
 
 def in_words(reason: Reason) -> str:
@@ -55,134 +66,7 @@ def what_to_do(reason: Reason) -> str:
     return cure or next(filter(None, map(what_to_do, inner)), "")
 
 
-def refusal_in_words(refusal: Refusal) -> str:
-    """A refusal as a phrase for people, without a full stop."""
-    words = _REFUSALS[refusal.kind]
-    if isinstance(words, str):
-        return _TEMPLATES.vformat(words, (), refusal.facts)
-    return words(refusal.facts)
-
-
-class _Templates(Formatter):
-    """Fills in templates such as `{after:seconds}` and `{names:list}`, and reasons within reasons.
-    A missing fact becomes empty.
-    """
-
-    def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        return kwargs.get(str(key), "")
-
-    def format_field(self, value: Any, format_spec: str) -> str:
-        match value:
-            case Reason():
-                return what_happened(value)
-            case Refusal():
-                return refusal_in_words(value)
-        if value == "" or format_spec == "list":
-            return ", ".join(value)
-        return say_seconds(value) if format_spec == "seconds" else format(value, format_spec)
-
-
-_TEMPLATES = _Templates()
-
-
 # --- a waiting job --------------------------------------------------------------------------------
-
-
-def _needs_room(facts: Facts) -> str:
-    """What the job waits for, how many jobs are ahead of it, and until when."""
-    lacks, holders = facts["lacks"], facts.get("holders", ())
-    text = f"for {shortage_in_words(lacks)}"
-    if facts.get("is_too_large"):
-        return f"{text}, more than the nodes have now"
-    if holders:
-        text += _said_holders(lacks, holders)
-    for job, why in facts.get("kept", {}).items():
-        text += f"; {job} {_KEEPS[KeepsRoom(why)]}"
-    if ahead := facts.get("ahead"):
-        text += f"; {ahead} before it"
-    if lacks["kind"] == "gpu-unseen":
-        return text  # the job starts before any of them ends
-    if unknown := facts.get("unknown", ()):
-        takes = "take" if len(unknown) > 1 else "takes"
-        text += f"; nothing tells yet how long {_names(unknown)} {takes}"
-    if (at := facts.get("expected_at")) is not None:
-        text += f"; expected to start at about {say_time(at)}"
-    return text
-
-
-_KEEPS: Mapping[KeepsRoom, str] = {
-    KeepsRoom.NOT_PAUSABLE: "may not be paused (pausable: false)",
-    KeepsRoom.NO_CHECKPOINT: "would begin anew, as no checkpoint of it is known",
-    KeepsRoom.URGENT: "is urgent too",
-}
-
-
-def _said_holders(lacks: Facts, holders: Sequence[str]) -> str:
-    many, names = len(holders) > 1, _names(holders)
-    if lacks["kind"] in ("gpu-unseen", "gpu-alone"):
-        return f"; {names} {'are' if many else 'is'} there"
-    has = "have" if many else "has"
-    if "free_bytes" in lacks:
-        return f"; {names} {has} some of it"
-    return f", which {names} {has}"
-
-
-def _names(jobs: Sequence[str]) -> str:
-    more = len(jobs) - _NAMED
-    named = ", ".join(jobs[:_NAMED])
-    return named if more <= 0 else f"{named} and {more} more"
-
-
-_BOUNDED = {"slots": "", "slots-of-run": "of its run ", "slots-of-sweep": "of its sweep "}
-_TURNS = {
-    "others-first": ": there is room, but it would delay a job before it, or a reservation",
-    "own-limit": ": with it you would have more than you may",
-    "held": ": an administrator holds it, or lets nothing start",
-    "too-large": ": it needs more than the machine has",
-}
-
-
-def shortage_in_words(lacks: Facts) -> str:
-    """What a job that waits for room lacks, from the facts of its `Shortage`."""
-    kind, count = lacks["kind"], lacks.get("count", 1)
-    if kind == "gpus":
-        return "1 GPU" if count == 1 else f"{count} GPUs"
-    if kind == "memory":
-        return _memory(lacks, count)
-    if kind == "grant":
-        where = f"node {lacks['node']}" if "node" in lacks else "the machine"
-        return f"its turn on {where}, which users share{_TURNS.get(lacks.get('why', ''), '')}"
-    if kind == "probe":
-        return "the memory that the first job of its script takes"
-    if kind in _BOUNDED:
-        jobs = "1 job" if count == 1 else f"{count} jobs"
-        return f"a slot: at most {jobs} {_BOUNDED[kind]}at once"
-    gpus = f"GPU {', '.join(map(str, lacks.get('gpus', ())))} of node {lacks.get('node', '')}"
-    if kind == "gpu-unseen":
-        return f"a GPU: what the jobs on {gpus} hold of it is not seen yet"
-    if kind == "gpu-alone":
-        return f"a GPU that no other job uses: there are some on {gpus}"
-    need = say_bytes(lacks["needs_bytes"])
-    need += "" if lacks["is_known"] else " or so (it is not known)"
-    need += f" for each of {count} tasks and GPUs" if count > 1 else ""
-    if "free_bytes" not in lacks:
-        return f"{need} of GPU memory"
-    free, where = say_bytes(lacks["free_bytes"]), f"GPU {lacks.get('gpu')} of node {lacks['node']}"
-    text = f"GPU memory: needs {need}, {free} free on {where}"
-    if "others_bytes" in lacks:
-        others = say_bytes(lacks["others_bytes"])
-        text += f", where programs that nothing is kept for use {others}"
-    return text
-
-
-def _memory(lacks: Facts, count: int) -> str:
-    text = f"{say_bytes(count * lacks['needs_bytes'])} of memory"
-    text += "" if lacks["is_known"] else " until its need is seen"
-    if "free_bytes" not in lacks or "others_bytes" not in lacks:
-        return text
-    free, others = say_bytes(lacks["free_bytes"]), say_bytes(lacks["others_bytes"])
-    where = f"{free} free on node {lacks['node']}"
-    return f"{text}: {where}, where other programs and Headgate hold {others}"
 
 
 def _tried_again(facts: Facts) -> str:
@@ -209,8 +93,8 @@ def _started(facts: Facts) -> str:
     text += f" (attempt {facts['attempt']})" if facts["attempt"] > 1 else ""
     text += " as an urgent job" if facts.get("is_urgent") else ""
     if "overtook" in facts:
-        beside = ", ".join(facts["beside"][:_NAMED])
-        beside += " and others" if len(facts["beside"]) > _NAMED else ""
+        beside = ", ".join(facts["beside"][:NAMED])
+        beside += " and others" if len(facts["beside"]) > NAMED else ""
         text += (
             f" before {facts['overtook']}, for it goes better beside {beside}: each keeps "
             f"{facts['keeps']:.2f} of its rate on average, not {facts['would_keep']:.2f}"
@@ -377,83 +261,6 @@ _CURES: Mapping[str, Callable[[Facts], str]] = {
 # --- how a job ended ------------------------------------------------------------------------------
 
 
-def ending_in_words(ending: Facts) -> str:
-    """What an `Ending` adds to the reason of an end, as the rest of a sentence; empty: nothing."""
-    match ending.get("doubt"):
-        case Doubt.LEFT_PROCESSES:
-            return f"left {_said_processes(ending['left'])}"
-        case Doubt.FAILURE_IN_OUTPUT:
-            return f"its output ends with a failure: {ending['failure']}"
-    unanswered = ""
-    if ending.get("answer") == StopAnswer.NONE:
-        seconds = say_seconds(ending.get("grace_seconds") or 0.0)
-        unanswered = f"it did not answer within {seconds}"
-    return "; ".join(filter(None, [unanswered, _said_saved(ending)]))
-
-
-def _said_saved(ending: Facts) -> str:
-    checkpoint = ending.get("checkpoint")
-    where = Checkpoint(**checkpoint).where if checkpoint is not None else ""
-    match ending.get("saved"):
-        case Saved.THEN:
-            return f"last checkpoint: {where}, saved as it ended"
-        case Saved.BEFORE:
-            return f"last checkpoint: {where}, saved before it was asked to end"
-        case Saved.BY_ITSELF:
-            return "last checkpoint: its script's own"
-        case Saved.NOTHING:
-            return "last checkpoint: none"
-    return ""
-
-
-def _said_processes(commands: Sequence[str]) -> str:
-    names = [
-        name if len(name) <= _LETTERS else f"{name[:_LETTERS]}…" for name in commands[:_COMMANDS]
-    ]
-    more = f" and {len(commands) - _COMMANDS} more" if len(commands) > _COMMANDS else ""
-    if len(commands) == 1:
-        return f"a process behind, which was ended with it: {names[0]}"
-    return f"{len(commands)} processes behind, which were ended with it: {', '.join(names)}{more}"
-
-
-def _plainer(facts: Facts) -> str:
-    """How to avoid an unclear end the next time; empty: nothing."""
-    match facts["ending"].get("doubt"):
-        case Doubt.LEFT_PROCESSES:
-            return "have its command wait for them (`wait`)"
-        case Doubt.FAILURE_IN_OUTPUT:
-            what = "(`set -e -o pipefail` in bash)"
-            return f"have its command end with the status of what failed {what}"
-    return ""
-
-
-def _finished(facts: Facts) -> str:
-    text = "finished"
-    if copies := facts.get("copies"):
-        why = "because none uses headgate.torch, .keras or .jax"
-        text += f", {copies} times over: its workers shared nothing, {why}"
-    if kills := facts.get("kills"):
-        were = "were" if kills > 1 else "was"
-        text += f", but {kills} of its processes {were} killed for want of memory"
-    if "ending" in facts:
-        text += f", but {ending_in_words(facts['ending'])}"
-    return text
-
-
-def _in_doubt(facts: Facts) -> str:
-    return f"its end is in doubt: {ending_in_words(facts['ending'])}"
-
-
-def _skipped_in_doubt(facts: Facts) -> str:
-    doubt = ending_in_words(facts["ending"])
-    return f"{facts['job']}, which it comes after, ended in doubt: {doubt}"
-
-
-def _resume(facts: Facts) -> str:
-    text, plainer = f"look at its log, then: headgate resume {facts['run']}", _plainer(facts)
-    return f"{text}; next time, {plainer}" if plainer else text
-
-
 def _no_nodes(facts: Facts) -> str:
     before = f"{_after(facts)}; the job cannot go on: " if "after" in facts else ""
     return f"{before}none of its nodes is there: {', '.join(facts['nodes'])}"
@@ -494,100 +301,6 @@ def _goal_in_doubt(facts: Facts) -> str:
 
 
 # --- why no plan is made --------------------------------------------------------------------------
-
-
-def _no_room_left(facts: Facts) -> str:
-    lacks = dict.fromkeys(_SIZES[lack["resource"]](lack) for lack in facts["lacks"])
-    has = f"node {facts['node']} has" if "node" in facts else "no node has"
-    return (
-        f"job {facts['job']!r}: {has} {', '.join(lacks)} left for {facts['task']}, beside its "
-        "other tasks; ask for less, have fewer tasks, or add nodes"
-    )
-
-
-_SIZES: Mapping[str, Callable[[Facts], str]] = {
-    "gpus": lambda lack: f"{lack['count']} GPUs",
-    "memory": lambda lack: f"{say_bytes(lack['bytes'])} of memory",
-    "nic": lambda lack: f"{say_bytes(lack['bytes'])}/s of its NIC",
-}
-
-
-def _too_little_gpu_memory(facts: Facts) -> str:
-    asked, gpus, count = say_bytes(facts["asked_bytes"]), facts["gpus"], facts["count"]
-    if "has_bytes" not in facts:
-        return f"{facts['node']} has {gpus} GPUs, {asked} of GPU memory are asked for"
-    whose = "its GPUs have" if count > 1 or gpus == 1 else "its largest GPU has"
-    asked += f" on each of {count} GPUs" if count > 1 else ""
-    has = say_bytes(facts["has_bytes"])
-    return f"{facts['node']}: {whose} {has} of memory, {asked} are asked for"
-
-
-def _no_room_for_step(facts: Facts) -> str:
-    workers = "a worker" if facts["workers"] == 1 else f"{facts['workers']} workers"
-    return f"there is no room for {workers} and a step of {facts['batch']} samples"
-
-
-def _whose(facts: Facts) -> str:
-    return f"job {facts['job']!r}: " if "job" in facts else ""
-
-
-_REFUSALS: Mapping[RefusalKind, str | Callable[[Facts], str]] = {
-    RefusalKind.NO_SUCH_JOB: "no such job is there",
-    RefusalKind.NO_SHARE: "{error}",
-    RefusalKind.TOO_MANY_TASKS: lambda facts: (
-        f"job {facts['job']!r} asks for {facts['tasks']:,} tasks; at most {facts['most']:,} of a "
-        f"job run on {_size(facts)}; ask for fewer workers"
-    ),
-    RefusalKind.NOT_IN_GUESTS: "job {job!r}: {text}",
-    RefusalKind.NODES_TAKEN: lambda facts: (
-        f"{_whose(facts)}other jobs use all {facts['nodes']} nodes; wait, or add nodes"
-    ),
-    RefusalKind.UNKNOWN_NODE: lambda facts: (
-        f"job {facts['job']!r}: role {facts['role']} names node {facts['node']!r}; expected "
-        f"{', '.join(facts['nodes'])}"
-        if "role" in facts
-        else f"job {facts['job']!r}: its plan names node {facts['node']!r}; expected one of "
-        f"{', '.join(facts['nodes'])}"
-    ),
-    RefusalKind.NODE_TOO_SMALL: "job {job!r}: {lacks}; lower its limits, or name another node",
-    RefusalKind.NO_NODE_FITS: lambda facts: (
-        f"job {facts['job']!r} fits on no node: {_each(facts['lacks'])}; lower its limits"
-    ),
-    RefusalKind.NO_ROOM_LEFT: _no_room_left,
-    RefusalKind.NO_LAYOUT: lambda facts: (
-        f"job {facts['job']!r}: no plan can run: {_each(facts['lacks'])}; change its limits, its "
-        "batch or the cluster"
-    ),
-    RefusalKind.TOO_FEW_GPUS: lambda facts: (
-        f"{facts['node']} has {facts['has']} GPUs, "
-        + (f"{facts['asked']} are" if "asked" in facts else "one without other jobs is")
-        + " asked for"
-    ),
-    RefusalKind.TOO_LITTLE_MEMORY: lambda facts: (
-        f"{facts['node']} has {say_bytes(facts['has_bytes'])} of memory, "
-        f"{say_bytes(facts['asked_bytes'])} are asked for"
-    ),
-    RefusalKind.TOO_LITTLE_GPU_MEMORY: _too_little_gpu_memory,
-    RefusalKind.KIND_TAKEN: "{node}: other jobs use all {nodes}",
-    RefusalKind.MODEL_TOO_LARGE: lambda facts: (
-        f"{facts['node']} allows {say_bytes(facts['most_bytes'])} of memory, a worker needs "
-        f"{say_bytes(facts['needs_bytes'])}"
-    ),
-    RefusalKind.BATCH_TOO_SMALL: (
-        "{workers} workers are asked for, a step has {batch} samples to divide"
-    ),
-    RefusalKind.TRAINS_ALONE: "{workers} workers are asked for, it trains in one task: {text}",
-    RefusalKind.NO_ROOM_FOR_STEP: _no_room_for_step,
-}
-
-
-def _each(refusals: Sequence[Refusal]) -> str:
-    return "; ".join(map(refusal_in_words, refusals))
-
-
-def _size(facts: Facts) -> str:
-    cores = f"{facts['cores']:g} cores"
-    return cores if facts["nodes"] == 1 else f"{facts['nodes']} nodes with {cores}"
 
 
 # --- all of them ----------------------------------------------------------------------------------
@@ -644,7 +357,7 @@ _WORDS: Mapping[Kind, str | Callable[[Facts], str]] = {
     Kind.BEING_STARTED: "being started",
     Kind.AFTER_JOBS: "for {jobs:list} to finish",
     Kind.STARTS_IN: "starts in {seconds:seconds}",
-    Kind.NEEDS_ROOM: _needs_room,
+    Kind.NEEDS_ROOM: needs_room,
     Kind.AWAITS_NODES: lambda facts: f"for node {' or '.join(facts['nodes'])} to come back",
     Kind.AWAITS_ENGINE: "{text}",
     Kind.LOST_WITH_HUB: _lost_with_hub,
@@ -708,12 +421,12 @@ _WORDS: Mapping[Kind, str | Callable[[Facts], str]] = {
     ),
     Kind.CANNOT_GO_ON: _cannot_go_on,
     Kind.MEMORY_ADVICE: _memory_advice,
-    Kind.FINISHED: _finished,
+    Kind.FINISHED: finished,
     Kind.ENDED_AS_ASKED: lambda facts: f"{_after(facts)}; {ending_in_words(facts['ending'])}",
     Kind.NO_ANSWER: lambda facts: f"killed: {ending_in_words(facts['ending'])}",
-    Kind.IN_DOUBT: _in_doubt,
+    Kind.IN_DOUBT: in_doubt,
     Kind.SKIPPED: "{job}, which it comes after, ended as {state}",
-    Kind.SKIPPED_IN_DOUBT: _skipped_in_doubt,
+    Kind.SKIPPED_IN_DOUBT: skipped_in_doubt,
     Kind.NO_CHECKPOINT_LEFT: "{after}, and its run has none before it to go on from",
     Kind.NO_NODES: _no_nodes,
     Kind.NO_END: "no end was recorded",
@@ -760,6 +473,6 @@ _TO_DO: Mapping[Kind, Callable[[Facts], str]] = {
     Kind.EXIT: lambda facts: facts.get("cure", ""),
     Kind.OUT_OF_GPU_MEMORY: lambda facts: _cures(facts["cures"]),
     Kind.MEMORY_ADVICE: lambda facts: _cures(facts["cures"]),
-    Kind.IN_DOUBT: _plainer,
-    Kind.SKIPPED_IN_DOUBT: _resume,
+    Kind.IN_DOUBT: how_to_end_plainly,
+    Kind.SKIPPED_IN_DOUBT: resume,
 }

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from headgate.model.errors import UsageError
-from headgate.model.reason_text import refusal_in_words
 from headgate.model.reasons import Refusal, RefusalKind
+from headgate.model.refusal_text import refusal_in_words
 
 
 class RefusedError(UsageError):
