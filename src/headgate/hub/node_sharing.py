@@ -20,8 +20,8 @@ from headgate.hub.arbiter_link import ArbiterLink, Heard
 from headgate.machine import arbiter_socket
 from headgate.model.cluster import Node
 from headgate.model.identifiers import TaskId
-from headgate.model.reason_text import shortage_in_words
 from headgate.model.reasons import Reason, ReasonKind
+from headgate.model.shortage_text import shortage_in_words
 
 _LEAST_CORES = 0.1
 
