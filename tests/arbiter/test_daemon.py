@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from headgate.arbiter.core import Arbiter
-from headgate.arbiter.daemon import MOST_OF_USER, ArbiterDaemon
+from headgate.arbiter.daemon import ArbiterDaemon
+from headgate.arbiter.listening import MOST_OF_USER
 from headgate.arbiter.messages import MOST_BYTES
 from headgate.arbiter.store import ArbiterStore
 from headgate.machine import arbiter_socket
@@ -253,5 +254,27 @@ def test_a_user_has_only_so_many_connections(tmp_path: Path) -> None:
             assert await clients[-1].hears(lambda message: message.get("error"))
             clients[0].state("1", "a")
             assert await clients[0].granted() == "a"
+
+    asyncio.run(asyncio.wait_for(run(), 20.0))
+
+
+def test_who_connects_all_the_time_is_refused_and_others_are_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uids = iter([1001] * 200 + [1002] * 10)
+    monkeypatch.setattr(arbiter_socket, "peer", lambda _: Peer(1, next(uids), 1))
+
+    async def run() -> None:
+        async with Serving(tmp_path) as serving:
+            refused = 0
+            for _ in range(200):
+                reader, writer = await asyncio.open_unix_connection(tmp_path / "socket")
+                writer.write_eof()
+                refused += b"too many connections" in await reader.read()
+                writer.close()
+            assert refused > 100
+            other = await serving.connect()
+            other.state("1", "a")
+            assert await other.granted() == "a"
 
     asyncio.run(asyncio.wait_for(run(), 20.0))

@@ -11,7 +11,6 @@ from click.testing import CliRunner, Result
 
 from headgate.arbiter import service
 from headgate.cli import arbiter, headgate
-from headgate.config import arbiterfile
 
 
 def typed(*words: str) -> Result:
@@ -55,7 +54,6 @@ def test_its_unit_is_written_and_removed(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(service, "UNIT", unit)
-    monkeypatch.setattr(arbiterfile, "PATH", tmp_path / "none.yaml")
     monkeypatch.setattr(service, "BOOTED", tmp_path / "none")
     assert "does not run systemd" in str(typed("install").exception)
     monkeypatch.setattr(service, "BOOTED", tmp_path)

@@ -18,7 +18,6 @@ import os
 import random
 import socket
 import sqlite3
-import struct
 import sys
 import tempfile
 import time
@@ -60,6 +59,7 @@ from headgate.hub.state.attempt import Attempt
 from headgate.hub.state.run import LiveRun
 from headgate.hub.state.runs import LiveRuns
 from headgate.hub.submission import Submission, parse
+from headgate.machine.arbiter_socket import Peer
 from headgate.model import records
 from headgate.model.cluster import Gpu, Node
 from headgate.model.errors import HeadgateError, StorageError, UsageError
@@ -577,16 +577,14 @@ class _Arbiter:
 
         async def nothing() -> None: ...
 
-        peer = struct.pack("3i", 1, uid, uid)
         writer = SimpleNamespace(
             write=answers.extend,
             drain=nothing,
             wait_closed=nothing,
             close=lambda: None,
             transport=SimpleNamespace(get_write_buffer_size=lambda: 0),
-            get_extra_info=lambda _: SimpleNamespace(getsockopt=lambda *_: peer),
         )
-        await self._daemon._converse(reader, cast(Any, writer))
+        await self._daemon._converse(reader, cast(Any, writer), Peer(1, uid, uid))
         return bytes(answers)
 
 

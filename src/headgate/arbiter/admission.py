@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -21,7 +20,6 @@ from headgate.arbiter.records import (
 )
 from headgate.controller.free_resources import FreeResources, ResourceRequest
 from headgate.controller.gpu_memory import WorkerSlot
-from headgate.controller.shortage import Shortage
 from headgate.controller.start_forecast import ExpectedStart, expected_starts
 from headgate.model.cluster import Node
 
@@ -106,7 +104,9 @@ class Room:
         self.resources.join(node)
         self._of_bookings: list[_Promise] = []
         self._of_job: _Promise | None = None
-        self._lacking: dict[ResourceRequest, Shortage] = {}
+        self._without_room: dict[
+            tuple[int, int, int | None], int
+        ] = {}  # least memory that had none
 
     def take_up(self, grant: ResourceGrant) -> None:
         """Count what a job holds as taken, whether there is room or not."""
@@ -173,7 +173,7 @@ class Room:
     def begin(self, now: float) -> None:
         """Begin a round of decisions: promise the reservations what they are for."""
         self._of_job = None
-        self._lacking.clear()
+        self._without_room.clear()
         self._promise_bookings(now)
 
     def start(
@@ -188,12 +188,12 @@ class Room:
             ends: When it has surely ended; infinite: not known.
         """
         request = demand.request(self.node.name)
-        if request in self._lacking:  # nothing is returned within a round
-            return JobWaits(job, WaitKind.NO_ROOM, self._lacking[request])
-        slots = self.resources.seize(request)
+        kind = demand.workers, demand.gpus, demand.gpu_memory_bytes
+        least = self._without_room.get(kind, math.inf)  # nothing is returned within a round
+        slots = self.resources.seize(request) if demand.memory_bytes < least else None
         if slots is None:
-            lacks = self._lacking[request] = self.resources.shortage(request)
-            return JobWaits(job, WaitKind.NO_ROOM, lacks)
+            self._without_room[kind] = int(min(demand.memory_bytes, least))
+            return JobWaits(job, WaitKind.NO_ROOM)
         self.resources.give(request, slots)
         promises = [*self._of_bookings, *([self._of_job] if self._of_job is not None else [])]
         counts_until = min(ends, self._booked_until(now, job.hub.user, demand))
@@ -310,7 +310,7 @@ class Room:
 
         Of the jobs that may still run at that time, the fewest leave: those that end first.
         """
-        resources = deepcopy(self.resources)
+        resources = self.resources.copy()
         wanted = [request for _, request in requests]
         leaving: list[tuple[float, ResourceGrant]] = []
         for grant in self.grants.values():

@@ -290,17 +290,22 @@ class Arbiter:
         self.room.drop_ended(now)
         lines, held = self._lines(), holdings(self.room.grants.values())
         past = {user: self.past.mean(now, user) for user in lines}
+        shares = {user: self.share(user) for user in lines}
         self._served = {user: self._served.get(user, now) for user in lines}
         waiting = [job for line in lines.values() for job, _ in line]
         self._since = {job: self._since.get(job, now) for job in waiting}
         self._soft_until = {j: at for j, at in self._soft_until.items() if j in self._since}
         self.room.begin(now)
-        ranks = [self._rank(now, user, line[0], held, past) for user, line in lines.items()]
+
+        def rank(user: str) -> tuple[bool, bool, float, float, str]:
+            return self._rank(now, user, lines[user][0], shares[user], past[user], held)
+
+        ranks = [rank(user) for user in lines]
         heapify(ranks)
         while ranks:
             user = heappop(ranks)[-1]
             job, demand = lines[user].popleft()
-            outcome = self._outcome(now, job, demand, held.get(user, Holding()))
+            outcome = self._outcome(now, job, demand, shares[user], held.get(user, Holding()))
             if isinstance(outcome, ResourceGrant):
                 held[user] = held.get(user, Holding()).plus(demand)
                 self._served[user] = now
@@ -313,7 +318,7 @@ class Arbiter:
                     is_soft = now < self._soft_until.setdefault(job, soft_until)
                     promised = self.room.promise(now, job, demand, is_soft)
             if lines[user]:
-                heappush(ranks, self._rank(now, user, lines[user][0], held, past))
+                heappush(ranks, rank(user))
         self.promised = promised
         bookings = self.room.bookings.values()
         times = [time for booking in bookings for time in (booking.begin, booking.end)]
@@ -341,18 +346,19 @@ class Arbiter:
         now: float,
         user: str,
         entry: tuple[MachineJob, JobDemand],
+        share: UserShare,
+        past: float,
         held: Mapping[str, Holding],
-        past: Mapping[str, float],
     ) -> tuple[bool, bool, float, float, str]:
         """The rank of the first waiting job of a user; the lower, the sooner."""
         job, demand = entry
-        share, has = self.share(user), held.get(user, Holding())
+        has = held.get(user, Holding())
         if self.rules.users == "together":
             seconds = demand.lasts("likely") if self._is_believed(user) else None
             length = (self.room.typical_seconds if seconds is None else seconds) / share.shares
             charge = self._since[job] + _PATIENCE * length
         else:
-            charge = (past[user] + has.part(self.room.node)) / share.shares
+            charge = (past + has.part(self.room.node)) / share.shares
         return (
             not self._orders.is_first(job),
             not is_guaranteed(share, has, demand),
@@ -362,13 +368,13 @@ class Arbiter:
         )
 
     def _outcome(
-        self, now: float, job: MachineJob, demand: JobDemand, held: Holding
+        self, now: float, job: MachineJob, demand: JobDemand, share: UserShare, held: Holding
     ) -> ResourceGrant | JobWaits:
         if self.is_drained or not self.is_writable or self._orders.is_held(job):
             return JobWaits(job, WaitKind.HELD)
         if not self.room.could(demand):
             return JobWaits(job, WaitKind.TOO_LARGE)
-        if held.jobs >= MOST_JOBS or exceeds(held.plus(demand), self.share(job.hub.user)):
+        if held.jobs >= MOST_JOBS or exceeds(share, held, demand):
             return JobWaits(job, WaitKind.OWN_LIMIT)
         ends = demand.ends(now) if self._is_believed(job.hub.user) else math.inf
         return self.room.start(now, job, demand, ends)

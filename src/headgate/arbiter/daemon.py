@@ -6,9 +6,10 @@ import asyncio
 import json
 import logging
 import math
+import socket
 import time
 from asyncio import StreamReader, StreamWriter
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -28,6 +29,7 @@ from headgate.arbiter.events import (
     MachineUsed,
     StoreWritable,
 )
+from headgate.arbiter.listening import PacedListener
 from headgate.arbiter.records import Demand, Hub, JobWaits, ResourceGrant, UserPart
 from headgate.arbiter.store import ArbiterStore
 from headgate.arbiter.usage import DAY_SECONDS, UsageLedger
@@ -38,8 +40,6 @@ from headgate.model.errors import StorageError
 
 _log = logging.getLogger(__name__)
 
-MOST_OF_USER, MOST_IN_ALL = 16, 1_000
-"""Most connections of a user, and of all."""
 _LINE_SECONDS, _PACE = 0.02, 10.0
 """A user's next request waits for so long, and for so many times the CPU time of the last one, over
 however many connections they come.
@@ -111,11 +111,10 @@ class ArbiterDaemon:
         self._unapplied: dict[tuple[type, str], ArbiterAction] = {}
         self._retry_at = math.inf
         self._trouble = ""
-        self._connections = Counter[int]()
         self._free_at: defaultdict[int, float] = defaultdict(float)
         self._keep_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._server: asyncio.Server | None = None
+        self._listener: PacedListener | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closes = False
         self._answering = Answering(arbiter, store, self.take, self._tell_act)
@@ -127,12 +126,10 @@ class ArbiterDaemon:
         Raises:
             OSError: It cannot be opened.
         """
-        with suppress(FileNotFoundError):
-            path.unlink()
-        self._server = await asyncio.start_unix_server(
-            self._connected, path, limit=messages.MOST_BYTES, backlog=MOST_IN_ALL
+        self._listener = PacedListener(
+            lambda connection, peer: self._start(self._connected(connection, peer))
         )
-        path.chmod(0o666)
+        self._listener.open(path)
         self.take(None)
         self._start(self._look())
 
@@ -240,8 +237,8 @@ class ArbiterDaemon:
 
     async def close(self) -> None:
         """Stop serving; jobs go on with what they have."""
-        if self._server is not None:
-            self._server.close()
+        if self._listener is not None:
+            self._listener.close()
         self._closes = True
         for task in self._tasks:
             task.cancel()
@@ -251,31 +248,33 @@ class ArbiterDaemon:
 
     # --- connections ------------------------------------------------------------------------------
 
-    async def _connected(self, reader: StreamReader, writer: StreamWriter) -> None:
-        self._start(self._converse(reader, writer))
-
-    async def _converse(self, reader: StreamReader, writer: StreamWriter) -> None:
-        credentials = arbiter_socket.peer(writer.get_extra_info("socket"))
-        process = processes.look(credentials.pid)
-        uid, hub = credentials.uid, None
-        self._connections[uid] += 1
+    async def _connected(self, connection: socket.socket, peer: arbiter_socket.Peer) -> None:
         try:
-            if self._connections[uid] > MOST_OF_USER or self._connections.total() > MOST_IN_ALL:
-                _send(writer, {"error": "too many connections; close some"})
-                return
-            user, groups = user_names.identify(uid, credentials.gid, self._arbiter.uids)
+            streams = await asyncio.open_unix_connection(sock=connection, limit=messages.MOST_BYTES)
+            await self._converse(*streams, peer)
+        finally:
+            if self._listener is not None:
+                self._listener.left(peer.uid)
+
+    async def _converse(
+        self, reader: StreamReader, writer: StreamWriter, peer: arbiter_socket.Peer
+    ) -> None:
+        process = processes.look(peer.pid)
+        uid, hub = peer.uid, None
+        try:
+            user, groups = user_names.identify(uid, peer.gid, self._arbiter.uids)
             while line := await reader.readline():
                 await self._turn(uid)
                 began = time.thread_time()
                 request = messages.request(line, user)
                 if not isinstance(request, Demand):
-                    peer = Asker(uid, user, groups)
-                    _send(writer, self._answering.answer(self._now, request, peer))
+                    asker = Asker(uid, user, groups)
+                    _send(writer, self._answering.answer(self._now, request, asker))
                     await writer.drain()
                 else:
                     if hub is None:
                         hub = request.hub
-                        self._joins(hub, credentials, process, groups, writer)
+                        self._joins(hub, peer, process, groups, writer)
                     elif request.hub != hub:
                         raise ValueError("expected one hub on a connection")
                     self._heard[hub] = time.monotonic()
@@ -285,7 +284,6 @@ class ArbiterDaemon:
             with suppress(OSError):
                 _send(writer, {"error": str(error)[:500]})
         finally:
-            self._connections[uid] -= 1
             if hub is not None and self._hubs.get(hub) is writer:
                 del self._hubs[hub]
                 self._heard.pop(hub, None)

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from headgate.arbiter.records import JobDemand, ResourceGrant
 from headgate.model.cluster import Node
-from headgate.model.sharing import UserShare
+from headgate.model.sharing import Amounts, UserShare
+
+_NOTHING = Amounts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,8 @@ def holdings(grants: Iterable[ResourceGrant]) -> dict[str, Holding]:
 
 def is_guaranteed(share: UserShare, held: Holding, job: JobDemand) -> bool:
     """Whether a further job is within what its user gets before others do."""
+    if share.guaranteed == _NOTHING:
+        return False
     after, guaranteed = held.plus(job), share.guaranteed
     asked = (
         (guaranteed.memory_bytes, job.all_memory_bytes, after.memory_bytes),
@@ -57,9 +61,12 @@ def is_guaranteed(share: UserShare, held: Holding, job: JobDemand) -> bool:
     return bool(stated) and all(total <= least for least, total in stated)
 
 
-def exceeds(held: Holding, share: UserShare) -> bool:
-    """Whether a user would have more than the largest part."""
+def exceeds(share: UserShare, before: Holding, job: JobDemand) -> bool:
+    """Whether a user would have more than the largest part with a further job."""
     largest = share.largest
+    if largest == _NOTHING:
+        return False
+    held = before.plus(job)
     amounts = (
         (largest.memory_bytes, held.memory_bytes),
         (largest.gpus, held.gpus),

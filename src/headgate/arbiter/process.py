@@ -8,11 +8,14 @@ import hashlib
 import os
 import resource
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from headgate.arbiter.boxes import UserBoxes
 from headgate.arbiter.core import Arbiter
@@ -21,10 +24,11 @@ from headgate.arbiter.events import RulesRead
 from headgate.arbiter.store import ArbiterStore
 from headgate.arbiter.turn_files import TURNS, TurnFiles
 from headgate.arbiter.user_box import HOME
-from headgate.config import arbiterfile
 from headgate.machine import arbiter_socket
 from headgate.machine.processes import boot_id
+from headgate.model import records
 from headgate.model.errors import HeadgateError, StorageError, UsageError
+from headgate.model.sharing import RULES, SharingRules
 from headgate.sampling import machine
 from headgate.sampling.gpu import open_nvml
 
@@ -42,7 +46,7 @@ class Places:
         folder: Folder of what it keeps.
     """
 
-    rules: Path = arbiterfile.PATH
+    rules: Path = RULES
     socket: Path = arbiter_socket.SOCKET
     folder: Path = FOLDER
 
@@ -51,6 +55,39 @@ class Places:
         """Name of the cgroup of all users. That of an arbiter for trial is its own."""
         digest = hashlib.sha256(os.fsencode(self.folder.resolve())).hexdigest()[:8]
         return HOME if self.folder == FOLDER else f"{HOME}-{digest}"
+
+
+def read_rules(path: Path) -> SharingRules:
+    """The rules of a file. A process of its own checks them: what that needs would take a third of
+    the arbiter's memory for good.
+
+    Raises:
+        UsageError: The file cannot be read, or has problems.
+    """
+    if not path.exists():
+        return SharingRules()
+    checks = "from headgate.config import arbiterfile; arbiterfile.main()"
+    result = subprocess.run(
+        [sys.executable, "-P", "-c", checks, path], capture_output=True, text=True, check=False
+    )
+    if result.returncode != 0:
+        raise UsageError(result.stderr.strip())
+    return records.read(SharingRules, result.stdout)
+
+
+def start(places: Places, as_json: bool) -> NoReturn:
+    """Become the arbiter's process, which has loaded nothing of the command line.
+
+    Raises:
+        UsageError: This is not root.
+    """
+    if os.geteuid() != 0:
+        raise UsageError(
+            "the arbiter divides the machine between users, so only root can run it: "
+            "sudo headgate arbiter"
+        )
+    words = (places.rules, places.socket, places.folder, "json" if as_json else "text")
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "headgate.arbiter", *map(str, words)])
 
 
 def serve(places: Places, serves: Callable[[], None], tell: Callable[[str], None]) -> None:
@@ -62,15 +99,10 @@ def serve(places: Places, serves: Callable[[], None], tell: Callable[[str], None
         tell: Takes messages for the administrator.
 
     Raises:
-        UsageError: It is not run by root, or the file of rules has problems.
+        UsageError: The file of rules has problems.
         StorageError: What it keeps cannot be read, or another arbiter has it.
     """
-    if os.geteuid() != 0:
-        raise UsageError(
-            "the arbiter divides the machine between users, so only root can run it: "
-            "sudo headgate arbiter"
-        )
-    rules = arbiterfile.read(places.rules)
+    rules = read_rules(places.rules)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with ExitStack() as undo:
@@ -108,7 +140,7 @@ async def _until_ended(
 
     def read_again() -> None:
         try:
-            rules = arbiterfile.read(places.rules)
+            rules = read_rules(places.rules)
         except HeadgateError as error:
             tell(f"{error}\nthe former rules hold")
         else:

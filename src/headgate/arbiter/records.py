@@ -10,11 +10,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from headgate.controller.free_resources import ResourceRequest
 from headgate.controller.gpu_memory import GpuRequest, WorkerSlot
-from headgate.controller.shortage import Shortage
 from headgate.model.sharing import Amounts
 
 VERSION = 1
@@ -135,12 +135,18 @@ class JobDemand:
         """The same as a request to a machine of this name. Workers that share no GPU are taken as
         one, which has all GPUs.
         """
-        if self.gpus and self.gpu_memory_bytes is not None:
-            on_gpus = GpuRequest(self.gpu_memory_bytes, self.gpus)
-            nodes = (node,) * self.workers
-            return ResourceRequest(self.workers, 0, self.memory_bytes, nodes, None, on_gpus)
-        whole = GpuRequest(0, self.all_gpus, alone=True) if self.gpus else None
-        return ResourceRequest(1, 0, self.all_memory_bytes, (node,), None, whole)
+        return _request(node, self.workers, self.memory_bytes, self.gpus, self.gpu_memory_bytes)
+
+
+@lru_cache(maxsize=4 * MOST_JOBS)
+def _request(
+    node: str, workers: int, memory_bytes: int, gpus: int, gpu_memory_bytes: int | None
+) -> ResourceRequest:
+    if gpus and gpu_memory_bytes is not None:
+        on_gpus = GpuRequest(gpu_memory_bytes, gpus)
+        return ResourceRequest(workers, 0, memory_bytes, (node,) * workers, None, on_gpus)
+    whole = GpuRequest(0, workers * gpus, alone=True) if gpus else None
+    return ResourceRequest(1, 0, workers * memory_bytes, (node,), None, whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,13 +214,11 @@ class JobWaits:
     Args:
         job: The job.
         kind: Why.
-        lacks: What it lacks, if there is no room.
         delays: The job that it would delay; None: none, or a reservation.
     """
 
     job: MachineJob
     kind: WaitKind
-    lacks: Shortage | None = None
     delays: MachineJob | None = None
 
 

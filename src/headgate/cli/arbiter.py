@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import click
 
 from headgate.arbiter import service
-from headgate.arbiter.process import FOLDER, Places, serve
+from headgate.arbiter.process import FOLDER, Places, start
 from headgate.cli.arbiter_acts import COMMANDS
 from headgate.config import arbiterfile
 from headgate.machine import arbiter_socket
 from headgate.machine.cgroup_layout import CGROUPS, passes_protection_on
+from headgate.model.sharing import RULES
 
 UNPROTECTED = (
     "the kernel may reclaim memory that users were granted: cgroup2 is mounted without "
@@ -24,9 +24,7 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
 @click.group(invoke_without_command=True)
-@click.option(
-    "--rules", type=_FILE, default=arbiterfile.PATH, show_default=True, help="Who may have what."
-)
+@click.option("--rules", type=_FILE, default=RULES, show_default=True, help="Who may have what.")
 @click.option("--socket", type=_FILE, help=f"Where hubs find it. Default: {arbiter_socket.SOCKET}")
 @click.option(
     "--folder", type=_FOLDER, default=FOLDER, show_default=True, help="Where it keeps its state."
@@ -51,20 +49,11 @@ def command(
         return
     socket = socket or arbiter_socket.path() or arbiter_socket.SOCKET
 
-    def serves() -> None:
-        if as_json:
-            click.echo(json.dumps({"socket": str(socket), "pid": os.getpid()}))
-        else:
-            click.echo(f"serves the hubs of this machine at {socket}")
-
-    def tell(text: str) -> None:
-        click.echo(text, err=True)
-
-    serve(Places(rules, socket, folder), serves, tell)
+    start(Places(rules, socket, folder), as_json)
 
 
 @command.command()
-@click.argument("file", type=_FILE, default=arbiterfile.PATH)
+@click.argument("file", type=_FILE, default=RULES)
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def check(file: Path, as_json: bool) -> None:
     """Check a file of rules as a whole; by default that of this machine.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import grp
 import pwd
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,9 @@ from pydantic import ValidationError, model_validator
 from headgate.config import userfile
 from headgate.config.records import entry_of
 from headgate.config.userfile import UserFile
-from headgate.model.sharing import Amounts, SharingRules, UserShare
-
-PATH = Path("/etc/headgate/arbiter.yaml")
+from headgate.model import records
+from headgate.model.errors import HeadgateError
+from headgate.model.sharing import RULES, Amounts, SharingRules, UserShare
 
 
 class AmountsEntry(entry_of(Amounts)):  # type: ignore[misc]  # its keys are fields of Amounts
@@ -40,7 +41,7 @@ def schema() -> dict[str, Any]:
     return userfile.json_schema(SharingEntry, "Headgate shared machine")
 
 
-def read(path: Path = PATH) -> SharingRules:
+def read(path: Path = RULES) -> SharingRules:
     """The rules of a file; those without an entry if there is no such file.
 
     Raises:
@@ -59,6 +60,15 @@ def read(path: Path = PATH) -> SharingRules:
     _check_parts(file, rules)
     file.check()
     return rules
+
+
+def main() -> None:
+    """Print the rules of the file that the process was given, as JSON."""
+    try:
+        print(records.text_of(read(Path(sys.argv[1]))))
+    except HeadgateError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)
 
 
 def unknown_names(rules: SharingRules) -> list[tuple[str, str]]:

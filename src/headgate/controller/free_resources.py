@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -156,6 +157,11 @@ class FreeResources:
             self._spare.pop(name, None)
             self._possible.clear()
             self.free_gpus -= max(free, 0)
+
+    def copy(self) -> FreeResources:
+        """The same resources, to try on them what may be taken."""
+        shared = {id(part): part for part in (self._possible, *self._nodes.values())}
+        return deepcopy(self, shared)
 
     @property
     def cores(self) -> float:

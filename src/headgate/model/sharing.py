@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Literal
 
 from headgate.model.declarations import Kind, against_bounds, declared, documented
 
+RULES = Path("/etc/headgate/arbiter.yaml")
+"""The administrator's rules of a machine."""
 DAY_SECONDS = 86_400.0
 
 
