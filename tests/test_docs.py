@@ -51,7 +51,11 @@ SCRIPTS = {
     "sweep.py": TRAINS.format(epochs=10_000, pause=0.05),
     "broken.py": "raise SystemExit(3)\n",
     "jobs.csv": "job_id,submission_time,cores,duration\na,0,2,60\nb,10,1,30\nc,20,2,600\n",
-    "trace.csv": "job_id,submission_time,num_gpu,duration\na,0,1,60\nb,10,4,30\nc,20,2,600\n",
+    "trace.csv": "job_id,user,submission_time,num_gpu,duration\n"
+    "a,ada,0,1,60\nb,bob,10,4,30\nc,ada,20,2,600\n",
+    "machine.yaml": "nodes: [{name: lab1, cores: 8, memory: 8GiB, gpus: ["
+    + ", ".join(["{name: V100, memory: 16GB}"] * 4)
+    + "]}]\n",
 }
 MODEL = """
 import torch

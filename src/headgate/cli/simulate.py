@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,7 +20,11 @@ from headgate.model import units
 from headgate.model.cluster import Cluster, Node
 from headgate.model.errors import StorageError, UsageError
 from headgate.model.profiles import Profile
+from headgate.model.sharing import SharingRules
 from headgate.simulation.outcomes import LARGEST_ERROR, LONGEST
+
+if TYPE_CHECKING:
+    from headgate.simulation import Assumptions, Trace
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _LARGEST_LOAD = 1e6
@@ -125,6 +130,13 @@ def _seconds(_: click.Context, option: click.Parameter, text: str | None) -> flo
         "predicted of the job."
     ),
 )
+@click.option(
+    "--users",
+    "by_user",
+    is_flag=True,
+    help="One machine, a hub for each user: compare the arbiter with equal slices, and with none.",
+)
+@click.option("--rules", type=_FILE, help="Rules of the arbiter for --users: arbiter.yaml.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of all random draws.")
 @click.option("--output", type=_FILE, help="Write a page with plots to this file: page.html.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
@@ -142,6 +154,8 @@ def command(
     report: float | None,
     error: float,
     startup: float,
+    by_user: bool,
+    rules: Path | None,
     seed: int,
     output: Path | None,
     as_json: bool,
@@ -161,6 +175,7 @@ def command(
              headgate simulate trace.csv --policy las --cluster cluster.yaml --output page.html
              headgate simulate trace.csv --profile profile.json --share-gpus --restart 10s
              headgate simulate trace.csv --exponent 0.8
+             headgate simulate trace.csv --users --rules arbiter.yaml --cluster machine.yaml
     """
     from headgate import simulation
     from headgate.planning.interference import Interference, read_pairs
@@ -192,6 +207,11 @@ def command(
         share_gpus=share_gpus,
         seed=seed,
     )
+    if by_user:
+        _compare_users(jobs, nodes, names, assumptions, rules, output, as_json)
+        return
+    if rules is not None:
+        raise UsageError("found --rules without --users; add --users")
     names = names or ("fifo",)
     _check(names, share_gpus or not all(job.gpus for job in jobs.jobs), output)
     outcomes = []
@@ -236,6 +256,46 @@ def command(
             click.echo(page)
     if failed is not None:
         raise failed
+
+
+def _compare_users(
+    trace: Trace,
+    machine: Cluster,
+    names: Sequence[str],
+    assumptions: Assumptions,
+    rules: Path | None,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Print how the users of one machine fare with the arbiter, and without."""
+    from headgate.config import arbiterfile
+    from headgate.policies import DEFAULT
+    from headgate.reports import simulated
+    from headgate.simulation.user_figures import compare
+
+    if output is not None:
+        raise UsageError("found --output with --users, which draws no page; leave one out")
+    if len(names) > 1:
+        raise UsageError("found several policies with --users; name one, which all hubs follow")
+    if rules is not None and not rules.exists():
+        raise UsageError(f"found --rules {rules}, which does not exist")
+    [policy] = names or (DEFAULT,)
+    _check([policy], True, None)
+    sharing = arbiterfile.read(rules) if rules is not None else SharingRules()
+    with _progress(policy, len(trace.jobs)) as watcher:
+        results = compare(trace, machine, policy, assumptions, sharing, watcher)
+    if as_json:
+        data = {"trace": trace.name, "jobs": len(trace.jobs), "seed": assumptions.seed}
+        divisions = [asdict(result) | {"worst": asdict(result.worst)} for result in results]
+        data |= {"notes": trace.notes, "policy": policy, "divisions": divisions}
+        click.echo(json.dumps(data, indent=2))
+        return
+    print_table(simulated.table_of_users(results))
+    for note in trace.notes:
+        click.echo(f"{trace.name}: {note}", err=True)
+    for result in results:
+        for warning in result.warnings:
+            click.echo(f"{result.division}: {warning}", err=True)
 
 
 @contextmanager

@@ -20,6 +20,8 @@ from headgate.reports.templates import render
 from headgate.reports.words import counted, say
 from headgate.simulation import Figures, Outcome, Trace
 from headgate.simulation.results import completions, presence
+from headgate.simulation.user_figures import DivisionFigures
+from headgate.simulation.user_hubs import Division
 
 _COLUMNS = (  # name, field of Figures, unit, meaning
     ("mean", "mean", "s", "completion time: the mean over the jobs"),
@@ -48,6 +50,12 @@ _AS_LIVE = (
     "whether a live hub decides the same way: none stops a job that has whole GPUs for another"
 )
 
+_DIVISIONS = {
+    Division.SLICES: "equal slices",
+    Division.NONE: "no arbiter",
+    Division.ARBITER: "the arbiter",
+    Division.TOGETHER: "users: together",
+}
 _MANY = 1_000
 """With more jobs than this, the slowest hundredth is left out, which would fill most of the
 plot.
@@ -64,6 +72,27 @@ def table(results: Sequence[Figures]) -> Table:
     for result in results:
         values = (say(getattr(result, field), unit) for _, field, unit, _ in _COLUMNS)
         made.add_row(Text(result.policy), *values, _as_live(result))
+    return made
+
+
+def table_of_users(results: Sequence[DivisionFigures]) -> Table:
+    """A terminal table with a row for each way in which users share a machine."""
+    made = Table(box=None, pad_edge=False, header_style="dim")
+    made.add_column("users share by", no_wrap=True)
+    for name in ("mean", "p95", "makespan", "used", "over slices", "worst user"):
+        made.add_column(name, justify="right", no_wrap=True)
+    slices = results[0].figures
+    for result in results:
+        own, worst = result.figures, result.worst
+        made.add_row(
+            _DIVISIONS[result.division],
+            say(own.mean, "s"),
+            say(own.p95, "s"),
+            say(own.makespan, "s"),
+            say(own.utilisation, "%"),
+            say(own.mean / slices.mean if slices.mean else None),
+            Text(f"{say(worst.over_slices)} ({worst.user})"),
+        )
     return made
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from headgate.model.actions import SetShare, StartTask
@@ -159,6 +159,19 @@ class SimulatedEngine:
         self._settled: dict[JobId, tuple[str, tuple[str, ...]]] = {}
         self.gpus_held = 0
         self.cores_used = 0.0
+        self._users: dict[str, tuple[float, float]] = {}
+
+    def divide(self, user: str, weight: float, most_cores: float) -> None:
+        """Set a user's CPU weight, and the most cores of the user's tasks together."""
+        self._users[user] = weight, most_cores
+        self._stale_nodes.update(dict.fromkeys(self._nodes))
+
+    def used_by(self) -> dict[str, float]:
+        """Cores that the tasks of each user use."""
+        used = dict.fromkeys(self._users, 0.0)
+        for task in self._tasks.values():
+            used[task.work.job.user] += task.cores
+        return used
 
     def start(self, action: StartTask, work: Work, now: float) -> None:
         """Start a task."""
@@ -284,13 +297,33 @@ class SimulatedEngine:
         claims = {
             task.id: (task.share.cpu_weight or WEIGHT_DEFAULT, task.most) for task in tasks.values()
         }
-        given = fill(node.cores, claims)
+        given = self._by_users(node, tasks, claims) if self._users else fill(node.cores, claims)
         for task in tasks.values():
             self.cores_used += given[task.id] - task.cores
             task.use(now, given[task.id])
         for task in tasks.values():
             kept = self._kept(node, task) if self._interference and not task.work.starting else 1.0
             task.speed = kept * self.relative(task.work, task.cores)
+
+    def _by_users(
+        self,
+        node: Node,
+        tasks: Mapping[TaskId, RunningTask],
+        claims: Mapping[TaskId, tuple[float, float]],
+    ) -> dict[TaskId, float]:
+        """Divide cores between users, and those of each user among the user's tasks."""
+        of_users: dict[str, dict[TaskId, tuple[float, float]]] = {}
+        for id, claim in claims.items():
+            of_users.setdefault(tasks[id].work.job.user, {})[id] = claim
+        wanted = {}
+        for user, own in of_users.items():
+            weight, most = self._users[user]
+            wanted[user] = weight, min(most, sum(cap for _, cap in own.values()))
+        cores = fill(node.cores, wanted)
+        given: dict[TaskId, float] = {}
+        for user, own in of_users.items():
+            given |= fill(cores[user], own)
+        return given
 
     def _kept(self, node: Node, task: RunningTask) -> float:
         """The fraction of its speed that a task keeps beside other jobs. Interference within its
@@ -310,7 +343,14 @@ class SimulatedEngine:
         if task.work.starting:
             return 1.0
         full_speed = task.work.curve.whole if task.work.curve is not None else 1.0
-        return full_speed * self._part_of_gpus(task)
+        return full_speed * self._part_of_gpus(task) / self._users_beside(task)
+
+    def _users_beside(self, task: RunningTask) -> int:
+        """How many users have tasks on a GPU of a task, whose hubs do not know of each other."""
+        if not self._users:
+            return 1
+        beside = (self._on_gpu[task.node, gpu].values() for gpu in task.gpus)
+        return max(len({other.work.job.user for other in tasks}) for tasks in beside)
 
     def _part_of_gpus(self, task: RunningTask) -> float:
         fraction, speed = _fraction(task), 1.0

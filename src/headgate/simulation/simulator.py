@@ -13,6 +13,7 @@ from functools import partial
 from heapq import heappop, heappush
 from math import exp, inf
 
+from headgate.arbiter.records import Span
 from headgate.controller import Controller, Queue
 from headgate.controller.pairing import Pairing
 from headgate.controller.queue_orders import FifoOrder
@@ -51,9 +52,10 @@ from headgate.simulation.engine import SimulatedEngine, Work, drops_ahead, ends_
 from headgate.simulation.job_reports import JobReports
 from headgate.simulation.modelled import Modelled
 from headgate.simulation.named_policies import NamedPolicy
-from headgate.simulation.outcomes import Assumptions, JobOutcome, Outcome
+from headgate.simulation.outcomes import LONGEST, Assumptions, JobOutcome, Outcome
 from headgate.simulation.specs import Specs, against
 from headgate.simulation.traces import Trace, TraceJob
+from headgate.simulation.user_hubs import UserHubs, UserSharing, stated, users_of
 
 _NINE_OF_TEN = 1.645
 """Standard deviations on each side of the mean for a 90 % band."""
@@ -74,6 +76,7 @@ def simulate(
     policy: str,
     assumptions: Assumptions | None = None,
     watcher: Callable[[int, float], None] | None = None,
+    sharing: UserSharing | None = None,
 ) -> Outcome:
     """Run the jobs of a trace under a policy.
 
@@ -84,12 +87,14 @@ def simulate(
         assumptions: Assumptions where the trace says nothing; default: `Assumptions()`.
         watcher: Called repeatedly with the number of ended jobs and the time on the trace's clock
             (s).
+        sharing: How the users of the trace share its one node, each with a hub and the policy;
+            None: one hub has all jobs.
 
     Raises:
         UsageError: No such policy exists, or the cluster cannot hold a job.
     """
     began = time.perf_counter()
-    simulation = _Simulation(trace, cluster, policy, assumptions or Assumptions())
+    simulation = _Simulation(trace, cluster, policy, assumptions or Assumptions(), sharing)
     with _uncollected():
         simulation.run(watcher or (lambda ended, now: None))
     outcome = simulation.outcome
@@ -117,8 +122,16 @@ _END, _EXIT, _ARRIVAL, _FIRST_REPORT, _REPORT = range(5)
 
 class _Simulation:
     def __init__(
-        self, trace: Trace, cluster: Cluster, policy: str, assumptions: Assumptions
+        self,
+        trace: Trace,
+        cluster: Cluster,
+        policy: str,
+        assumptions: Assumptions,
+        sharing: UserSharing | None = None,
     ) -> None:
+        if sharing is not None:  # hubs have the GPUs that their jobs state, as live ones
+            trace = stated(trace, cluster.nodes[0], sharing.division)
+            assumptions = replace(assumptions, share_gpus=True)
         self._given = assumptions
         self._report_seconds = (
             trace.report_seconds
@@ -151,8 +164,22 @@ class _Simulation:
         chosen = named_policies.choose(policy, self._remaining, shared=shared)
         self._listens = chosen.listens and self._report_seconds > 0
         self._predicts = self._listens and chosen.predicts
-        self._queue = self._queued(trace, chosen)
-        self._controller = Controller(chosen.policy, self._queue, tracks=self._predicts)
+        self._queue = self._queued(trace, chosen) if sharing is None else None
+        self._controller: Controller | UserHubs
+        if sharing is None:
+            self._controller = Controller(chosen.policy, self._queue, tracks=self._predicts)
+        else:
+            self._controller = UserHubs(
+                cluster.nodes[0],
+                users_of(trace),
+                policy,
+                sharing,
+                job=lambda id: self._works[id].job,
+                cores=lambda job: self._useful(self._works[job.id]),
+                left=self._left,
+                divide=self._engine.divide,
+                used=self._engine.used_by,
+            )
         gpus, cores = (
             float(sum(column))
             for column in zip(*((len(node.gpus), node.cores) for node in cluster.nodes))
@@ -435,6 +462,20 @@ class _Simulation:
             if work.speed > 0
             else work.job.cores
         )
+
+    @staticmethod
+    def _useful(work: Work) -> float:
+        return float(work.needs) if work.job.gpus else work.job.cores
+
+    def _left(self, id: JobId) -> Span | None:
+        """Seconds that a job takes or has left, with the assumed error; with its present cores if
+        it runs.
+        """
+        work = self._works[id]
+        seconds = work.remaining(self._now) * self._off.get(id, 1.0) / (work.speed or 1.0)
+        spread = exp(_NINE_OF_TEN * self._given.prediction_error)
+        span = (min(part, LONGEST) for part in (seconds, seconds / spread, seconds * spread))
+        return Span(*span)
 
     def _remaining(self, id: JobId, now: float) -> float:
         return self._works[id].remaining(now) * self._off.get(id, 1.0)

@@ -59,6 +59,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "model": ("model_name", "model"),
     "profile": ("profile",),
     "priority": ("priority",),
+    "user": ("user", "user_id", "username", "vc"),
 }
 _PROBLEMS = 10
 _MOST_WORKERS = 1000
@@ -224,6 +225,7 @@ def _job(cells: Mapping[str, str], number: int) -> TraceJob | None:
         model=cells.get("model", ""),
         profile=cells.get("profile", ""),
         priority=_value(cells, "priority", _positive, "a positive number", default=1.0),
+        user=cells.get("user", ""),
     )
 
 

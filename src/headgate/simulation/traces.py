@@ -42,6 +42,7 @@ class TraceJob:
             known.
         tells_parts: Whether it also reports the done fraction of an epoch, like a job with a
             prepared PyTorch loader.
+        user: Whose it is; empty: the trace does not tell.
     """
 
     name: str
@@ -65,6 +66,7 @@ class TraceJob:
     told: tuple[tuple[int | None, int | None], ...] = ()
     tells_parts: bool = False
     startup_core_seconds: float | None = None
+    user: str = ""
 
     @property
     def foretold(self) -> bool:
