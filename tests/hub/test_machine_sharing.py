@@ -45,7 +45,9 @@ class SmallHub:
         self._changed = asyncio.Event()
         self._controller = live_controller(make("headgate"))
         nobody = SimpleNamespace(tell_all=lambda _: None, runs={}, failed=None)
-        self._part = MachineSharing(socket, NODE, self._demand, self.step, cast("LiveRuns", nobody))
+        self._part = MachineSharing(
+            socket, NODE, self._demand, self.step, cast("LiveRuns", nobody), dict
+        )
         self.step(NodeJoined(NODE))
         self._part.start()
 

@@ -30,7 +30,15 @@ from headgate.arbiter.events import (
     StoreWritable,
 )
 from headgate.arbiter.listening import PacedListener
-from headgate.arbiter.records import Demand, Hub, JobWaits, ResourceGrant, UserPart
+from headgate.arbiter.records import (
+    Demand,
+    HoldAsked,
+    Hub,
+    JobHeld,
+    JobWaits,
+    ResourceGrant,
+    UserPart,
+)
 from headgate.arbiter.store import ArbiterStore
 from headgate.arbiter.usage import DAY_SECONDS, UsageLedger
 from headgate.machine import arbiter_socket, processes
@@ -267,7 +275,9 @@ class ArbiterDaemon:
                 await self._turn(uid)
                 began = time.thread_time()
                 request = messages.request(line, user)
-                if not isinstance(request, Demand):
+                if isinstance(request, messages.HoldJob | JobHeld):
+                    self._relay(request, hub)
+                elif not isinstance(request, Demand):
                     asker = Asker(uid, user, groups)
                     _send(writer, self._answering.answer(self._now, request, asker))
                     await writer.drain()
@@ -310,6 +320,24 @@ class ArbiterDaemon:
         except OSError as error:
             self._report(f"{hub.user} has no box: {error}")
         self.take(HubJoined(hub, groups, peer.uid))
+
+    def _relay(self, request: messages.HubRequest, hub: Hub | None) -> None:
+        """Pass a question about another user's job to the job's hub, or the answer back."""
+        if hub is None:
+            raise ValueError("expected a demand before it: only hubs hold jobs")
+        if isinstance(request, JobHeld):
+            self._send_to([request.by], records.dump(request))
+            return
+        named = [
+            job
+            for job, grant in self._arbiter.room.grants.items()
+            if (job.hub.user, grant.demand.name) == (request.user, request.name)
+            and not grant.demand.private
+        ]
+        asked = [HoldAsked(job, hub, request.number, request.seconds) for job in named]
+        if len(asked) != 1 or not self._send_to([asked[0].job.hub], records.dump(asked[0])):
+            why = f"{request.user} runs {len(asked) or 'no'} job of that name that can be asked"
+            self._send_to([hub], records.dump(JobHeld(hub, request.number, why=why)))
 
     async def _turn(self, uid: int) -> None:
         """Wait until a user's requests so far have had their time."""

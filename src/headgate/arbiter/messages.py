@@ -7,13 +7,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from headgate.arbiter.records import MOST_LETTERS, VERSION, Demand, JobDemand, MachineJob
+from headgate.arbiter.records import (
+    MOST_LETTERS,
+    VERSION,
+    Demand,
+    JobDemand,
+    JobHeld,
+    MachineJob,
+)
 from headgate.model import records
 from headgate.model.sharing import Amounts
 
 MOST_BYTES = 1 << 20
 """Longest line that is read; most jobs make a shorter one."""
 _MOST_AMOUNT, _MOST_DAY = 1 << 60, 10_000_000
+_MOST_HELD = 2.0
 _MOST_SECONDS = 90 * 86_400.0
 """A reservation begins and ends within this time."""
 
@@ -96,9 +104,31 @@ class ShowUsage:
             raise ValueError(f"found {self.since}; expected the number of a day since 1970")
 
 
-_REQUESTS = (Look, Book, Unbook, OrderJob, Drain, LimitUser, ShowUsage)
+@dataclass(frozen=True, slots=True)
+class HoldJob:
+    """Hold a job of another user for a moment, for a proof; a hub asks.
+
+    Args:
+        user: The user.
+        name: The job.
+        number: Tells the answer from others.
+        seconds: For how long.
+    """
+
+    user: str
+    name: str
+    number: int
+    seconds: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.seconds <= _MOST_HELD:
+            raise ValueError(f"found {self.seconds} seconds; expected at most {_MOST_HELD:g}")
+
+
+HubRequest = HoldJob | JobHeld
+_REQUESTS = (Look, Book, Unbook, OrderJob, Drain, LimitUser, ShowUsage, HoldJob, JobHeld)
 UserRequest = Look | Book | Unbook | OrderJob | Drain | LimitUser | ShowUsage
-Request = Demand | UserRequest
+Request = Demand | UserRequest | HubRequest
 _KINDS: Mapping[str, type[Any]] = {kind.__name__: kind for kind in (Demand, *_REQUESTS)}
 
 

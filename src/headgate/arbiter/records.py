@@ -295,6 +295,46 @@ class UserPart:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldAsked:
+    """Another user's hub wants a job held for a moment, for a proof. The job's hub decides.
+
+    Args:
+        job: The job.
+        by: The hub that asks.
+        number: Of the question, for the answer.
+        seconds: For how long.
+    """
+
+    job: MachineJob
+    by: Hub
+    number: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobHeld:
+    """The answer of a job's hub: from when to when the job stood still, on the machine's clock.
+
+    Args:
+        by: The hub that asked.
+        number: Of the question.
+        begin: When the job stood still from.
+        end: When it went on.
+        why: Why it was not held; empty: it was.
+    """
+
+    by: Hub
+    number: int
+    begin: float = 0.0
+    end: float = 0.0
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        if len(self.why) > MOST_LETTERS:
+            raise ValueError(f"expected at most {MOST_LETTERS} letters")
+
+
+@dataclass(frozen=True, slots=True)
 class SeenJob:
     """A job as another user may see it.
 

@@ -28,6 +28,7 @@ DEFAULTS: Mapping[str, Any] = {
     "report": "on",
     "verify": "auto",
     "private": "off",
+    "prove_for_others": "off",
     "idle_seconds": defaults.IDLE_SECONDS,
     "web_port": defaults.WEB_PORT,
 }
@@ -78,6 +79,8 @@ class SettingsEntry(Entry):
     """Whether several workers are compared with one, where a job says nothing."""
     private: Literal["on", "off"] | None = None
     """Whether other users of the machine see the names of no jobs."""
+    prove_for_others: Literal["on", "off"] | None = None
+    """Whether proofs of other users may hold jobs for moments."""
     idle_seconds: Seconds | None = None
     """How long a hub without work waits before it ends."""
     log: Annotated[Text, AfterValidator(_levels)] | None = None

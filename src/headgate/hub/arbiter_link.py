@@ -12,7 +12,16 @@ from typing import Any
 
 from headgate.arbiter.acts import Act
 from headgate.arbiter.events import JobIdles
-from headgate.arbiter.records import VERSION, Demand, JobWaits, ResourceGrant, UserPart
+from headgate.arbiter.messages import HubRequest
+from headgate.arbiter.records import (
+    VERSION,
+    Demand,
+    HoldAsked,
+    JobHeld,
+    JobWaits,
+    ResourceGrant,
+    UserPart,
+)
 from headgate.hub.state.run import REST
 from headgate.machine import arbiter_socket
 from headgate.model import records
@@ -26,9 +35,10 @@ SOON_SECONDS = 0.05
 _REPEAT_SECONDS = 5.0
 _MOST_BYTES = 1 << 24
 _HEARD: Mapping[str, type[Any]] = {
-    kind.__name__: kind for kind in (ResourceGrant, UserPart, JobWaits, JobIdles, Act)
+    kind.__name__: kind
+    for kind in (ResourceGrant, UserPart, JobWaits, JobIdles, Act, HoldAsked, JobHeld)
 }
-Heard = ResourceGrant | UserPart | JobWaits | JobIdles | Act
+Heard = ResourceGrant | UserPart | JobWaits | JobIdles | Act | HoldAsked | JobHeld
 
 
 class ArbiterLink:
@@ -78,6 +88,14 @@ class ArbiterLink:
         """State all jobs soon, if they differ."""
         if self._writer is not None:
             self._state_within(max(SOON_SECONDS, self._rest_seconds))
+
+    def send(self, request: HubRequest) -> bool:
+        """Send a question or an answer about another user's job. Returns whether it could be."""
+        if self._writer is None:
+            return False
+        message = {**records.dump(request), "version": VERSION}
+        self._writer.write(json.dumps(message).encode() + b"\n")
+        return True
 
     def close(self) -> None:
         """Ask no more."""

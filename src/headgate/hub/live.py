@@ -158,7 +158,12 @@ class LiveHub:
             self._step,
             barred,
         )
-        self.proving = InterferenceProber(self._live_runs, self._tracker, engine.boxes)
+        self.proving = InterferenceProber(
+            self._live_runs,
+            self._tracker,
+            engine.boxes,
+            lambda name, seconds: self._sharing.holds.ask(name, seconds),
+        )
         self.holder = JobHolder(self._live_runs, engine.boxes, self._step)
         name, socket = sharing.name(runs.hub()), arbiter_socket.path()
         self._sharing = sharing.MachineSharing(
@@ -167,6 +172,7 @@ class LiveHub:
             lambda: sharing.stated(name, node, self._controller, self._forecasting),
             self._step,
             self._live_runs,
+            engine.boxes,
         )
         self._tracking = ExperimentTracking(self._live_runs)
         self._notifying = Notifying(self._live_runs)

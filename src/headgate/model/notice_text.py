@@ -299,6 +299,10 @@ NOTICES: Mapping[Kind, str | Callable[[Facts], str]] = {
     ),
     Kind.CLIENT_SAYS: "{text}",
     Kind.HOLDS_IDLE_GPUS: lambda facts: f"nobody has computed on its GPUs for long{_ended(facts)}",
+    Kind.HELD_FOR_PROOF: (
+        "it is held for moments, at most 2 % of its time, for a proof of {user}: "
+        "prove_for_others is on"
+    ),
     Kind.HOLDS_IDLE_MEMORY: lambda facts: (
         f"it holds memory, and no job of its user has computed for long{_ended(facts)}"
     ),

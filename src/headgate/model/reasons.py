@@ -161,6 +161,7 @@ class ReasonKind(StrEnum):
     CLIENT_SAYS = "client-says"
     ARBITER_AWAY = "arbiter-away"
     HOLDS_IDLE_GPUS = "holds-idle-gpus"
+    HELD_FOR_PROOF = "held-for-proof"
     HOLDS_IDLE_MEMORY = "holds-idle-memory"
     ADMINISTRATOR = "administrator"
 

@@ -6,7 +6,7 @@ import asyncio
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,12 @@ _NO_STEPS = (
     "lines (docs/progress.md)"
 )
 
+
+def is_of_other(name: str) -> bool:
+    """Whether this names a job of another user, `USER:JOB`."""
+    return ":" in name
+
+
 Tell = Callable[[dict[str, Any]], None]
 Boxes = Callable[[], Mapping[TaskId, Box]]
 
@@ -51,6 +57,7 @@ class ProofUnderWay:
         tracker: As of `InterferenceProber`.
         boxes: As of `InterferenceProber`.
         tell: As of `InterferenceProber.begin`.
+        others: Has a job of another user held for so many seconds; its name is `USER:JOB`.
     """
 
     def __init__(
@@ -62,6 +69,7 @@ class ProofUnderWay:
         tracker: Trackers,
         boxes: Boxes,
         tell: Tell,
+        others: Callable[[str, float], Awaitable[Window]],
     ) -> None:
         self.run = run
         self.victims, self.culprits = victims, culprits
@@ -69,6 +77,7 @@ class ProofUnderWay:
         self._tracker = tracker
         self._boxes = boxes
         self._tell = tell
+        self._others = others
         self._random = random.Random()
         self._pairs: list[Pair] = []
         self._reasons: list[str] = []
@@ -177,7 +186,9 @@ class ProofUnderWay:
         return TOGETHER_SECONDS if len(self._boxes_of(culprit)) > 1 else MOST_SECONDS
 
     def _steps(self, name: str) -> StepTimes | None:
-        """The steps of a job; None: it reports none."""
+        """The steps of a job; None: it reports none, or is another user's."""
+        if is_of_other(name):
+            return None
         tracker = self._tracker(JobId.of(self.run.id, name))
         return tracker.steps if tracker is not None and tracker.tells_steps else None
 
@@ -237,6 +248,12 @@ class ProofUnderWay:
         return (held, free) if held is not None else None
 
     async def _hold(self, culprit: str) -> Window | None:
+        if is_of_other(culprit):
+            try:
+                return await self._others(culprit, self._seconds)
+            except IsolationError as error:
+                self._close(culprit, str(error))
+                return None
         steps = self._steps(culprit)
         settles = steps.mean_seconds() if steps is not None else 0.0
         pause = JobPause(self._boxes_of(culprit), self._gate_of(culprit), settles)
@@ -319,7 +336,7 @@ class ProofUnderWay:
     # --- small things -----------------------------------------------------------------------------
 
     def _runs(self, name: str) -> bool:
-        return self.run.jobs[name].state == "running"
+        return is_of_other(name) or self.run.jobs[name].state == "running"
 
     def _boxes_of(self, name: str) -> list[Box]:
         job = JobId.of(self.run.id, name)
@@ -329,7 +346,7 @@ class ProofUnderWay:
         """A function that pauses a job between two steps; None: its processes are paused instead.
         Any thread may call it.
         """
-        attempt = self.run.jobs[name].current
+        attempt = self.run.jobs[name].current if name in self.run.jobs else None
         if attempt is None or not attempt.pauses_by_gate:
             return None
 

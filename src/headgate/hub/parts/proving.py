@@ -7,13 +7,13 @@ Whatever ends a job releases it first. If the hub dies, its watchdog releases th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from headgate.engines.base import LOCAL
 from headgate.forecast.job_tracker import Trackers
 from headgate.hub.parts import Component
-from headgate.hub.parts.proof import LOOK_SECONDS, Boxes, ProofUnderWay, Tell
+from headgate.hub.parts.proof import LOOK_SECONDS, Boxes, ProofUnderWay, Tell, is_of_other
 from headgate.hub.state.run import LiveRun
 from headgate.hub.state.runs import LiveRuns
 from headgate.model.actions import Action, StopTask
@@ -21,6 +21,9 @@ from headgate.model.errors import HeadgateError, UsageError
 from headgate.model.events import Event, StopRequested, TaskExited, TaskStarted
 from headgate.model.job_states import ENDED
 from headgate.model.reasons import Reason, ReasonKind
+
+if TYPE_CHECKING:
+    from headgate.diagnosis.proving import Window
 
 MOST_PART, MOST_PART_ASKED = 0.02, 0.25
 """Fraction of its time for which a job may be paused: by default, and at most."""
@@ -34,12 +37,20 @@ class InterferenceProber(Component):
         live_runs: The runs of the jobs.
         tracker: Gives the controller's tracker of a job.
         boxes: The boxes of the tasks on this machine.
+        others: As of `ProofUnderWay`.
     """
 
-    def __init__(self, live_runs: LiveRuns, tracker: Trackers, boxes: Boxes) -> None:
+    def __init__(
+        self,
+        live_runs: LiveRuns,
+        tracker: Trackers,
+        boxes: Boxes,
+        others: Callable[[str, float], Awaitable[Window]],
+    ) -> None:
         self._live_runs = live_runs
         self._tracker = tracker
         self._boxes = boxes
+        self._others = others
         self._loop = asyncio.get_running_loop()
         self._current: ProofUnderWay | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -103,7 +114,8 @@ class InterferenceProber(Component):
                 f"found {most:.3g} of its time; expected a part above 0 and at most "
                 f"{MOST_PART_ASKED:.0%}"
             )
-        for name in (*(victims or ()), *(culprits or ())):
+        own = [name for name in culprits or () if not is_of_other(name)]
+        for name in (*(victims or ()), *own):
             if name not in live.jobs:
                 raise UsageError(
                     f"run {run} has no job {name!r}; expected one of {', '.join(live.jobs)}"
@@ -112,7 +124,7 @@ class InterferenceProber(Component):
                 raise UsageError(
                     f"job {name!r} is {live.jobs[name].state}; only running jobs can be proved"
                 )
-        for name in culprits or ():
+        for name in own:
             if not live.jobs[name].spec.pausable:
                 raise UsageError(
                     f"job {name!r} says `pausable: false`; it is not held. Choose another "
@@ -126,7 +138,9 @@ class InterferenceProber(Component):
         seen = list(victims or (name for name in running if [name] != held))
         if not any(culprit != victim for culprit in held for victim in seen):
             raise UsageError(f"run {run} has no neighbour to hold: no other pausable job runs")
-        self._current = ProofUnderWay(live, seen, held, most, self._tracker, self._boxes, tell)
+        self._current = ProofUnderWay(
+            live, seen, held, most, self._tracker, self._boxes, tell, self._others
+        )
         self._current.work.add_done_callback(self._ended)
         return self._current
 

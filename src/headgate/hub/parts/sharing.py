@@ -13,7 +13,9 @@ from headgate.arbiter.acts import Act, ActKind
 from headgate.arbiter.events import JobIdles
 from headgate.arbiter.records import (
     Demand,
+    HoldAsked,
     Hub,
+    JobHeld,
     JobWaits,
     ResourceGrant,
     UserPart,
@@ -24,6 +26,8 @@ from headgate.controller.records import JobRecord
 from headgate.hub.arbiter_link import ArbiterLink, Heard
 from headgate.hub.parts import Component
 from headgate.hub.parts.forecasting import Forecasting
+from headgate.hub.parts.holds import OthersHolds
+from headgate.hub.parts.proof import Boxes
 from headgate.hub.state.runs import LiveRuns
 from headgate.model.actions import Action
 from headgate.model.cluster import Node
@@ -74,6 +78,10 @@ class MachineSharing(Component):
         demand: What the hub states.
         step: Takes events to the controller.
         live_runs: The runs that are told of what is wrong with the arbiter.
+        boxes: The boxes of the tasks here.
+
+    Attributes:
+        holds: Holds jobs for proofs of others.
     """
 
     def __init__(
@@ -83,6 +91,7 @@ class MachineSharing(Component):
         demand: Callable[[], Demand],
         step: Callable[[Event], None],
         live_runs: LiveRuns,
+        boxes: Boxes,
     ) -> None:
         self._node, self._step, self._live_runs = node, step, live_runs
         self._part: UserPart | None = None
@@ -91,6 +100,8 @@ class MachineSharing(Component):
         self._link = ArbiterLink(
             socket, demand, self._shared, self._take, self._troubled, live_runs.failed
         )
+
+        self.holds = OthersHolds(live_runs, boxes, self._link.send)
 
     @property
     def is_shared(self) -> bool:
@@ -135,6 +146,8 @@ class MachineSharing(Component):
                 self._tell_job(job_id, asking.idles(heard), stops=heard.ends)
             case Act() as act:
                 self._ordered(act)
+            case HoldAsked() | JobHeld():
+                self.holds.hear(heard)
 
     def _ordered(self, act: Act) -> None:
         """An administrator has done something with a job, with this user, or with the machine."""
