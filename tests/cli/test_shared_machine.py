@@ -14,8 +14,6 @@ from tests.arbiter.serving import ServedArbiter, served
 
 from headgate.arbiter.events import MachineUsed, UserUsed
 from headgate.cli import headgate
-from headgate.client.proving import prove
-from headgate.client.running_jobs import RunningJobs
 from headgate.model.errors import HeadgateError, UsageError
 from headgate.model.sharing import SharingRules
 
@@ -160,10 +158,25 @@ def test_administrators_hold_release_and_stop_jobs_of_others(arbiter: ServedArbi
     assert kinds == [("hold", "grace"), ("first", "grace"), ("drain", "")]
 
 
-def test_no_job_of_another_user_is_held_for_a_proof() -> None:
-    chosen = RunningJobs("r", ["cnn"], Path("hub"))
-    with pytest.raises(UsageError, match="a job of another user"):
-        prove(chosen, "cnn", "ada:vae", None, lambda _: None)
+def test_the_hub_of_a_job_is_asked_to_hold_it_for_another_user(arbiter: ServedArbiter) -> None:
+    ada, grace = arbiter.hubs
+    ada.state(running=[VAE])
+    arbiter.user = "grace"
+    grace.state()
+
+    def asks(name: str) -> None:
+        question = {"type": "HoldJob", "user": "ada", "name": name, "number": 7, "seconds": 0.4}
+        grace.socket.sendall(json.dumps(question).encode() + b"\n")
+
+    asks("nothing")
+    assert "ada runs no job of that name" in grace.hears("JobHeld")["why"]
+    asks("vae")
+    asked = ada.hears("HoldAsked")
+    assert (asked["job"], asked["by"]) == ([["ada", "h"], "r/vae"], ["grace", "h"])
+    answer = {"type": "JobHeld", "by": asked["by"], "number": 7, "begin": 1.0, "end": 1.4}
+    ada.socket.sendall(json.dumps(answer).encode() + b"\n")
+    held = grace.hears("JobHeld")
+    assert (held["number"], held["begin"], held["end"]) == (7, 1.0, 1.4)
 
 
 def test_a_limited_user_keeps_what_runs_and_gets_no_more(arbiter: ServedArbiter) -> None:

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 
+from headgate.diagnosis.proving import Window
 from headgate.engines.base import LOCAL
 from headgate.forecast.job_tracker import JobTracker
 from headgate.hub.parts.proving import MOST_PART, InterferenceProber
@@ -70,9 +71,12 @@ class Stage:
         live_runs = cast("LiveRuns", SimpleNamespace(runs={"r": self.run}))
         self._trackers: dict[JobId, JobTracker] = {}
         self.proving = InterferenceProber(
-            live_runs, self._trackers.get, lambda: cast("Mapping[TaskId, Box]", tasks)
+            live_runs, self._trackers.get, lambda: cast("Mapping[TaskId, Box]", tasks), self._other
         )
         self._reports(JobId("r/a"))
+
+    async def _other(self, name: str, seconds: float) -> Window:
+        raise IsolationError(f"{name} is not held for {seconds} s")
 
     def _reports(self, job: JobId) -> None:
         """Steps of the last half minute, told ten times a second."""

@@ -158,12 +158,6 @@ class LiveHub:
             self._step,
             barred,
         )
-        self.proving = InterferenceProber(
-            self._live_runs,
-            self._tracker,
-            engine.boxes,
-            lambda name, seconds: self._sharing.holds.ask(name, seconds),
-        )
         self.holder = JobHolder(self._live_runs, engine.boxes, self._step)
         name, socket = sharing.name(runs.hub()), arbiter_socket.path()
         self._sharing = sharing.MachineSharing(
@@ -173,6 +167,12 @@ class LiveHub:
             self._step,
             self._live_runs,
             engine.boxes,
+        )
+        self.proving = InterferenceProber(
+            self._live_runs,
+            self._tracker,
+            engine.boxes,
+            self._sharing.holds.ask,
         )
         self._tracking = ExperimentTracking(self._live_runs)
         self._notifying = Notifying(self._live_runs)
