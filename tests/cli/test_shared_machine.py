@@ -165,14 +165,14 @@ def test_the_hub_of_a_job_is_asked_to_hold_it_for_another_user(arbiter: ServedAr
     grace.state()
 
     def asks(name: str) -> None:
-        question = {"type": "HoldJob", "user": "ada", "name": name, "number": 7, "seconds": 0.4}
+        question = {"type": "AskHold", "user": "ada", "name": name, "number": 7, "seconds": 0.4}
         grace.socket.sendall(json.dumps(question).encode() + b"\n")
 
     asks("nothing")
     assert "ada runs no job of that name" in grace.hears("JobHeld")["why"]
     asks("vae")
     asked = ada.hears("HoldAsked")
-    assert (asked["job"], asked["by"]) == ([["ada", "h"], "r/vae"], ["grace", "h"])
+    assert (asked["job"], asked["by"]) == ([["ada", "h"], "r/vae#1"], ["grace", "h"])
     answer = {"type": "JobHeld", "by": asked["by"], "number": 7, "begin": 1.0, "end": 1.4}
     ada.socket.sendall(json.dumps(answer).encode() + b"\n")
     held = grace.hears("JobHeld")

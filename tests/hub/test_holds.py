@@ -16,6 +16,7 @@ from headgate.isolation.base import Box
 from headgate.model.errors import IsolationError
 from headgate.model.identifiers import TaskId
 from headgate.model.jobs import Job
+from headgate.model.reasons import Reason, ReasonKind
 
 ADA, BEN = Hub("ada", "1"), Hub("ben", "2")
 
@@ -82,7 +83,9 @@ def test_a_job_is_held_for_another_only_where_its_user_allows_it() -> None:
             assert held.why == "" and held.end - held.begin >= 0.09
         assert ben.box.holds == 2
         [(kind, reason, name)] = ben.told
-        assert (kind, name) == ("note", "vae") and "proof of ada" in str(reason)
+        assert (kind, name) == ("note", "vae") and reason == Reason.of(
+            ReasonKind.HELD_FOR_PROOF, user="ada"
+        )
 
     asyncio.run(asks())
 

@@ -275,7 +275,7 @@ class ArbiterDaemon:
                 await self._turn(uid)
                 began = time.thread_time()
                 request = messages.request(line, user)
-                if isinstance(request, messages.HoldJob | JobHeld):
+                if isinstance(request, messages.AskHold | JobHeld):
                     self._relay(request, hub)
                 elif not isinstance(request, Demand):
                     asker = Asker(uid, user, groups)

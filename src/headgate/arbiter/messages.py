@@ -105,7 +105,7 @@ class ShowUsage:
 
 
 @dataclass(frozen=True, slots=True)
-class HoldJob:
+class AskHold:
     """Hold a job of another user for a moment, for a proof; a hub asks.
 
     Args:
@@ -125,8 +125,8 @@ class HoldJob:
             raise ValueError(f"found {self.seconds} seconds; expected at most {_MOST_HELD:g}")
 
 
-HubRequest = HoldJob | JobHeld
-_REQUESTS = (Look, Book, Unbook, OrderJob, Drain, LimitUser, ShowUsage, HoldJob, JobHeld)
+HubRequest = AskHold | JobHeld
+_REQUESTS = (Look, Book, Unbook, OrderJob, Drain, LimitUser, ShowUsage, AskHold, JobHeld)
 UserRequest = Look | Book | Unbook | OrderJob | Drain | LimitUser | ShowUsage
 Request = Demand | UserRequest | HubRequest
 _KINDS: Mapping[str, type[Any]] = {kind.__name__: kind for kind in (Demand, *_REQUESTS)}

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headgate.arbiter.asking import job_of
-from headgate.arbiter.messages import HoldJob, HubRequest
+from headgate.arbiter.messages import AskHold, HubRequest
 from headgate.arbiter.records import HoldAsked, JobHeld
 from headgate.hub.parts.proof import MOST_SECONDS, Boxes, JobPause
 from headgate.hub.state.runs import LiveRuns
@@ -65,7 +65,7 @@ class OthersHolds:
         self._count += 1
         answer = self._asked[self._count] = asyncio.get_running_loop().create_future()
         try:
-            if not self._send(HoldJob(user, job, self._count, seconds)):
+            if not self._send(AskHold(user, job, self._count, seconds)):
                 raise IsolationError(f"{name} is not held: no arbiter is there to ask {user}'s hub")
             held = await asyncio.wait_for(answer, seconds + _ANSWER_SECONDS)
         except TimeoutError:
