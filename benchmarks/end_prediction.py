@@ -31,8 +31,8 @@ import _frame
 from headgate.forecast.expected import expect
 from headgate.hub import messages
 from headgate.model.identifiers import TaskId
-from headgate.model.jobs import ProgressRule
 from headgate.model.progress import Progress
+from headgate.model.progress_rule import ProgressRule
 from headgate.output.patterns import ProgressReader
 from headgate.scripts.arguments import TrainingLength
 

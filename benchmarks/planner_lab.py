@@ -52,7 +52,8 @@ from pydantic import TypeAdapter
 from headgate import lab
 from headgate.isolation.process import ProcessIsolation
 from headgate.model.cluster import Cluster, Node
-from headgate.model.jobs import Job, Limits
+from headgate.model.jobs import Job
+from headgate.model.limits import Limits
 from headgate.model.plans import Plan
 from headgate.model.profiles import Profile
 from headgate.model.records import parse

@@ -8,7 +8,7 @@ __version__ = "0.3.0"
 
 _HOMES = {
     "Job": "headgate.model.jobs",
-    "Limits": "headgate.model.jobs",
+    "Limits": "headgate.model.limits",
     "Cluster": "headgate.model.cluster",
     "Node": "headgate.model.cluster",
     "Profile": "headgate.model.profiles",

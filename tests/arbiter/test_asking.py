@@ -18,7 +18,8 @@ from headgate.model.events import (
     TaskExited,
 )
 from headgate.model.identifiers import JobId, TaskId
-from headgate.model.jobs import Job, Limits
+from headgate.model.jobs import Job
+from headgate.model.limits import Limits
 from headgate.model.plans import Plan
 from headgate.model.reason_text import in_words
 from headgate.model.sharing import SharingRules

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from headgate.cli.predict import command
 from headgate.model.errors import HeadgateError, NotFoundError
-from headgate.model.jobs import ProgressRule
+from headgate.model.progress_rule import ProgressRule
 from headgate.output.patterns import ProgressReader
 from headgate.recorded.store import Recorder
 

@@ -13,7 +13,8 @@ from click.testing import CliRunner
 from tests.hub.user import User
 
 from headgate.cli import results, status
-from headgate.model.jobs import Job, ProgressRule
+from headgate.model.jobs import Job
+from headgate.model.progress_rule import ProgressRule
 from headgate.model.records import text_of
 from headgate.model.sweeps import SweepTrial
 from headgate.recorded import runs

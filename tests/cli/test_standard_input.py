@@ -18,7 +18,8 @@ from headgate.engines.base import EngineSpec
 from headgate.hub.standard_input import StandardInput, offered, taken
 from headgate.hub.submission import Submission
 from headgate.model.errors import UsageError
-from headgate.model.jobs import Job, Limits
+from headgate.model.jobs import Job
+from headgate.model.limits import Limits
 from headgate.model.plans import Plan
 from headgate.recorded import runs
 from headgate.testing import wait

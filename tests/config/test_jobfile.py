@@ -14,7 +14,9 @@ import pytest
 
 from headgate.config import jobfile
 from headgate.model.errors import InvalidFileError, Problem, UsageError
-from headgate.model.jobs import Job, Limits, ProgressRule
+from headgate.model.jobs import Job
+from headgate.model.limits import Limits
+from headgate.model.progress_rule import ProgressRule
 
 Loader = Callable[[str], list[Job]]
 

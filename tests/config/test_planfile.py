@@ -8,7 +8,8 @@ import pytest
 
 from headgate.config import planfile
 from headgate.model.errors import InvalidFileError
-from headgate.model.jobs import Job, Limits
+from headgate.model.jobs import Job
+from headgate.model.limits import Limits
 from headgate.model.plans import Plan
 
 

@@ -51,8 +51,9 @@ from headgate.model.events import (
     Wake,
 )
 from headgate.model.identifiers import JobId, TaskId
-from headgate.model.jobs import Limits, ProgressRule
+from headgate.model.limits import Limits
 from headgate.model.progress import Progress
+from headgate.model.progress_rule import ProgressRule
 from headgate.model.reason_text import in_words
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.shares import UNLIMITED, Share

@@ -52,7 +52,7 @@ from headgate.model.events import (
     Wake,
 )
 from headgate.model.identifiers import JobId, TaskId
-from headgate.model.jobs import Limits
+from headgate.model.limits import Limits
 from headgate.model.plans import Plan
 from headgate.model.progress import Progress
 from headgate.model.reason_text import in_words

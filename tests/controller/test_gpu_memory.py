@@ -24,7 +24,8 @@ from headgate.model.events import (
     Usage,
 )
 from headgate.model.identifiers import JobId, TaskId
-from headgate.model.jobs import Job, Limits
+from headgate.model.jobs import Job
+from headgate.model.limits import Limits
 from headgate.model.plans import Plan
 from headgate.model.shortage_text import shortage_in_words
 from headgate.policies import NoPolicy

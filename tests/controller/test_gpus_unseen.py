@@ -16,7 +16,7 @@ from headgate.controller.shortage import Shortage
 from headgate.model.endings import Exit
 from headgate.model.events import GpuMemoryUsed, GpuUse, JobPlanned, JobSubmitted, Usage
 from headgate.model.identifiers import JobId, TaskId
-from headgate.model.jobs import Limits
+from headgate.model.limits import Limits
 
 
 class Seen(Sharing):

@@ -16,7 +16,7 @@ from headgate.model.actions import Action
 from headgate.model.cluster import Gpu, Node
 from headgate.model.events import JobPlanned, JobSubmitted, MemoryUsed, NodeJoined, Usage
 from headgate.model.identifiers import JobId, TaskId
-from headgate.model.jobs import Limits
+from headgate.model.limits import Limits
 from headgate.policies import NoPolicy
 
 ON_N = replace(PLAN, worker_nodes=("n",))

@@ -9,8 +9,8 @@ from tests.controller.driver import A_0, A, Driver, Recording, job, running
 
 from headgate.model.events import Predicted, Usage, Wake
 from headgate.model.identifiers import JobId, TaskId
-from headgate.model.jobs import ProgressRule
 from headgate.model.progress import Progress
+from headgate.model.progress_rule import ProgressRule
 from headgate.policies import make
 from headgate.policies.base import Reported
 

@@ -15,7 +15,8 @@ from headgate.controller.pairing import MOST_PASSED, Pairing
 from headgate.controller.queue_orders import FifoOrder
 from headgate.model.cluster import Gpu, Node
 from headgate.model.events import NodeJoined
-from headgate.model.jobs import Job, Limits
+from headgate.model.jobs import Job
+from headgate.model.limits import Limits
 from headgate.planning.interference import Interference
 from headgate.policies import NoPolicy
 

@@ -21,7 +21,7 @@ from headgate.model.events import (
     Wake,
 )
 from headgate.model.identifiers import JobId
-from headgate.model.jobs import Limits
+from headgate.model.limits import Limits
 from headgate.model.progress import Progress
 from headgate.policies.headgate import HeadgatePolicy
 

@@ -10,7 +10,7 @@ from headgate.model.actions import Action, MarkJob, PlanJob, StartTask
 from headgate.model.cluster import Node
 from headgate.model.endings import Checkpoint
 from headgate.model.events import Event, JobPlanned, JobSubmitted, MemoryUsed, NodeJoined, TakenUp
-from headgate.model.jobs import Limits
+from headgate.model.limits import Limits
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.policies import EqualPolicy
 

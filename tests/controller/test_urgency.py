@@ -24,7 +24,8 @@ from headgate.model.events import (
     Wake,
 )
 from headgate.model.identifiers import FIRST_WORKER, JobId
-from headgate.model.jobs import Job, Limits
+from headgate.model.jobs import Job
+from headgate.model.limits import Limits
 from headgate.policies.headgate import HeadgatePolicy
 
 OLD, NEW = JobId("r/old"), JobId("r/new")

@@ -18,8 +18,8 @@ from headgate.forecast.remaining import (
 )
 from headgate.model.events import Predicted
 from headgate.model.identifiers import JobId, TaskId
-from headgate.model.jobs import ProgressRule
 from headgate.model.progress import Progress
+from headgate.model.progress_rule import ProgressRule
 from headgate.output.patterns import ProgressReader
 
 A = JobId("a")

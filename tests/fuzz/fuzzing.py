@@ -64,8 +64,9 @@ from headgate.model import records
 from headgate.model.cluster import Gpu, Node
 from headgate.model.errors import HeadgateError, StorageError, UsageError
 from headgate.model.identifiers import JobId, TaskId, TaskName
-from headgate.model.jobs import Job, ProgressRule
+from headgate.model.jobs import Job
 from headgate.model.plans import Plan
+from headgate.model.progress_rule import ProgressRule
 from headgate.model.reasons import Reason
 from headgate.model.sharing import Amounts, SharingRules
 from headgate.output.patterns import ProgressReader

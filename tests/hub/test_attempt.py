@@ -11,9 +11,9 @@ import pytest
 from headgate.hub.state.attempt import APART_SECONDS, Attempt
 from headgate.model.endings import Exit
 from headgate.model.identifiers import JobId, TaskName
-from headgate.model.jobs import ProgressRule
 from headgate.model.plans import Plan
 from headgate.model.progress import Progress
+from headgate.model.progress_rule import ProgressRule
 from headgate.output.patterns import ProgressReader
 
 

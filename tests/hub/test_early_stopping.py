@@ -8,7 +8,8 @@ import pytest
 from tests.hub.user import User
 
 from headgate.hub.state.job import LiveJob
-from headgate.model.jobs import Job, ProgressRule
+from headgate.model.jobs import Job
+from headgate.model.progress_rule import ProgressRule
 from headgate.recorded.reader import RunReader
 from headgate.testing import wait
 

@@ -23,10 +23,11 @@ from headgate.hub.state.runs import LiveRuns
 from headgate.model.endings import Checkpoint, Exit
 from headgate.model.events import Event, Predicted, TaskExited, TaskStarted, Usage
 from headgate.model.identifiers import FIRST_WORKER, JobId, TaskId, TaskName
-from headgate.model.jobs import Job, ProgressRule
+from headgate.model.jobs import Job
 from headgate.model.plans import Plan
 from headgate.model.profiles import Profile
 from headgate.model.progress import Progress
+from headgate.model.progress_rule import ProgressRule
 from headgate.model.records import text_of
 from headgate.output.patterns import ProgressReader
 from headgate.profiling import lengths, store

@@ -14,8 +14,8 @@ from tests.hub.user import SECONDS, User
 from headgate.hub.messages import OPEN, PAUSED, gate, strictest
 from headgate.hub.state.attempt import Attempt
 from headgate.model.identifiers import JobId, TaskName
-from headgate.model.jobs import ProgressRule
 from headgate.model.plans import Plan
+from headgate.model.progress_rule import ProgressRule
 from headgate.model.shares import UNLIMITED, Lever, Share
 from headgate.output.patterns import ProgressReader
 from headgate.recorded.reader import RunReader

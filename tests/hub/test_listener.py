@@ -26,9 +26,10 @@ from headgate.model.cluster import Node
 from headgate.model.endings import Exit
 from headgate.model.events import CheckpointDone, Event, TaskExited, TaskJoined
 from headgate.model.identifiers import JobId, TaskId, TaskName
-from headgate.model.jobs import Job, ProgressRule
+from headgate.model.jobs import Job
 from headgate.model.plans import Plan
 from headgate.model.progress import Progress
+from headgate.model.progress_rule import ProgressRule
 from headgate.model.reason_text import in_words
 from headgate.model.reasons import Reason
 from headgate.output.patterns import ProgressReader

@@ -25,7 +25,8 @@ from headgate.model.cluster import Node
 from headgate.model.endings import Exit
 from headgate.model.events import Event, JobPlanned, JobSubmitted, NodeJoined, TaskExited
 from headgate.model.identifiers import FIRST_WORKER, JobId
-from headgate.model.jobs import Job, Limits
+from headgate.model.jobs import Job
+from headgate.model.limits import Limits
 from headgate.model.plans import Plan
 from headgate.model.sharing import SharingRules
 from headgate.policies import make

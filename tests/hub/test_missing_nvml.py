@@ -13,7 +13,8 @@ from headgate.hub import checking, doubts
 from headgate.hub.submission import Submission
 from headgate.model.cluster import Cluster, Node
 from headgate.model.errors import UsageError
-from headgate.model.jobs import Job, Limits
+from headgate.model.jobs import Job
+from headgate.model.limits import Limits
 from headgate.model.reasons import ReasonKind
 from headgate.sampling.gpu_holders import missing_nvml
 

@@ -19,7 +19,8 @@ from headgate.model.cluster import Node
 from headgate.model.endings import Exit
 from headgate.model.events import NodeJoined, TaskExited, Wake
 from headgate.model.identifiers import JobId, TaskId
-from headgate.model.jobs import Job, Limits
+from headgate.model.jobs import Job
+from headgate.model.limits import Limits
 from headgate.model.plans import Plan
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.shares import Share

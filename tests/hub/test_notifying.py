@@ -15,8 +15,9 @@ from headgate.hub.submission import Submission
 from headgate.model.actions import MarkJob
 from headgate.model.cluster import Node
 from headgate.model.identifiers import JobId, TaskId
-from headgate.model.jobs import Job, ProgressRule
+from headgate.model.jobs import Job
 from headgate.model.progress import Progress
+from headgate.model.progress_rule import ProgressRule
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.recipients import Recipient
 

@@ -15,8 +15,8 @@ import pytest
 from headgate.forecast.expected import Expected, expect
 from headgate.hub import messages
 from headgate.model.identifiers import TaskId
-from headgate.model.jobs import ProgressRule
 from headgate.model.progress import Progress
+from headgate.model.progress_rule import ProgressRule
 from headgate.output.patterns import ProgressReader
 
 TASK = TaskId("r/a/worker-0")

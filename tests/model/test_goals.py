@@ -7,7 +7,8 @@ import math
 import pytest
 
 from headgate.model import goals
-from headgate.model.jobs import Job, ProgressRule
+from headgate.model.jobs import Job
+from headgate.model.progress_rule import ProgressRule
 from headgate.model.reason_text import in_words
 
 LOWER = """

@@ -11,7 +11,8 @@ import pytest
 import headgate
 from headgate.client.submitting import submission
 from headgate.model.errors import UsageError
-from headgate.model.jobs import Job, Limits
+from headgate.model.jobs import Job
+from headgate.model.limits import Limits
 from headgate.model.mounts import Mount
 
 

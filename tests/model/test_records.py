@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from headgate.model import actions, events, progress, records
 from headgate.model.identifiers import JobId, TaskId, TaskName
-from headgate.model.jobs import Job, Limits, ProgressRule
+from headgate.model.jobs import Job
+from headgate.model.limits import Limits
 from headgate.model.plans import Plan
+from headgate.model.progress_rule import ProgressRule
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.roles import Ready, Role
 from headgate.model.shares import UNLIMITED, Share

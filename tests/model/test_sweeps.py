@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from headgate.model import records
-from headgate.model.jobs import NAME_PATTERN, Job
+from headgate.model.job_checks import NAME_PATTERN
+from headgate.model.jobs import Job
 from headgate.model.sweeps import Passing, Sweep, SweepTrial, swept_values, value_of
 
 TRAIN = Job(name="train", script="train.py", args=("--epochs", "5"))

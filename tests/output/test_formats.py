@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from headgate.model.jobs import ProgressRule
+from headgate.model.progress_rule import ProgressRule
 from headgate.output.line_progress import LineProgress
 from headgate.output.patterns import ProgressReader
 

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from headgate.model.jobs import ProgressRule
+from headgate.model.progress_rule import ProgressRule
 from headgate.output.line_progress import LineProgress
 from headgate.output.patterns import ProgressReader
 

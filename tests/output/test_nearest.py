@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from headgate.model.jobs import ProgressRule
+from headgate.model.progress_rule import ProgressRule
 from headgate.output.patterns import ProgressReader
 
 EPOCHS = range(1, 11)

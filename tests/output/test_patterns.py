@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.model.errors import UsageError
-from headgate.model.jobs import ProgressRule
+from headgate.model.progress_rule import ProgressRule
 from headgate.output.expressions import check_pattern
 from headgate.output.line_progress import LineProgress
 from headgate.output.patterns import ProgressReader

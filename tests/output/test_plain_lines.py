@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from headgate.model.jobs import ProgressRule
+from headgate.model.progress_rule import ProgressRule
 from headgate.output.line_progress import LineProgress
 from headgate.output.patterns import ProgressReader
 from headgate.output.plain_lines import plain

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.model.jobs import ProgressRule
+from headgate.model.progress_rule import ProgressRule
 from headgate.output.patterns import ProgressReader
 from headgate.output.tracebacks import TracebackLines
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from headgate.model.cluster import Cluster, Gpu, Node
-from headgate.model.jobs import Job, Limits
+from headgate.model.jobs import Job
+from headgate.model.limits import Limits
 from headgate.model.profiles import Profile, TimeFit
 
 GIB = 1 << 30

@@ -11,7 +11,8 @@ from tests.planning.jobs import cluster, job, nodes, profile
 
 from headgate.model.cluster import Cluster, Gpu, Node
 from headgate.model.errors import UsageError
-from headgate.model.jobs import Job, Limits
+from headgate.model.jobs import Job
+from headgate.model.limits import Limits
 from headgate.model.plans import Plan
 from headgate.model.profiles import Profile, StepTime, TimeFit
 from headgate.planning import candidates

@@ -16,7 +16,8 @@ from tests.planning.jobs import GIB, GIGABIT, cluster, nodes, profile
 
 from headgate.model.errors import UsageError
 from headgate.model.identifiers import TaskName
-from headgate.model.jobs import Job, Limits
+from headgate.model.jobs import Job
+from headgate.model.limits import Limits
 from headgate.model.plans import Plan, Prediction
 from headgate.planning.candidates import candidates
 from headgate.planning.choosing import JobToPlan, choose

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from headgate.model.cluster import Gpu, Node
-from headgate.model.jobs import Job, Limits
+from headgate.model.jobs import Job
+from headgate.model.limits import Limits
 from headgate.model.profiles import Dataset, Profile, StepTime, TimeFit
 from headgate.model.records import parse, text_of
 from headgate.profiling import store

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from headgate.model.jobs import Job, Limits, ProgressRule
+from headgate.model.jobs import Job
+from headgate.model.limits import Limits
 from headgate.model.plans import Plan
 from headgate.model.profiles import Dataset, Profile, StepTime
+from headgate.model.progress_rule import ProgressRule
 from headgate.model.records import read, text_of
 from headgate.model.roles import Ready, Role
 from headgate.recorded.rows import JobRow, readable

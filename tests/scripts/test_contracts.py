@@ -16,7 +16,8 @@ import pytest
 from headgate.engines.launch import command, launch
 from headgate.model.errors import UsageError
 from headgate.model.identifiers import EVALUATOR, JobId, TaskName
-from headgate.model.jobs import Contract, Job
+from headgate.model.job_choices import Contract
+from headgate.model.jobs import Job
 from headgate.model.plans import Plan
 from headgate.scripts import launchers
 from headgate.scripts.contracts import (

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from headgate.model.events import GpuUse
-from headgate.model.jobs import Job, Limits
+from headgate.model.jobs import Job
+from headgate.model.limits import Limits
 from headgate.scripts.facts import facts_of
 from headgate.scripts.gpu_use import gpu_use
 

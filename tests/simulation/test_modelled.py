@@ -11,7 +11,8 @@ from tests.simulation.places import FREE, ran
 
 from headgate.model.cluster import Cluster
 from headgate.model.errors import UsageError
-from headgate.model.jobs import Job, Limits
+from headgate.model.jobs import Job
+from headgate.model.limits import Limits
 from headgate.model.plans import Plan
 from headgate.planning.cost import CostModel
 from headgate.simulation import Trace, TraceJob, figures, simulate

@@ -13,7 +13,8 @@ from headgate.cli.options import Finite, Whole
 from headgate.model import units
 from headgate.model.declarations import CommandOption, DeclaredField, Kind, declared_fields
 from headgate.model.errors import UsageError
-from headgate.model.jobs import Job, Limits
+from headgate.model.jobs import Job
+from headgate.model.limits import Limits
 from headgate.model.mounts import Mount
 
 _F = TypeVar("_F", bound=Callable[..., Any])

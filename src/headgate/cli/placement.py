@@ -10,7 +10,8 @@ from headgate.engines.engine_options import takers, usual
 from headgate.hub.submission import reach
 from headgate.model.cluster import Node
 from headgate.model.errors import UsageError
-from headgate.model.jobs import Allowed, Job
+from headgate.model.job_choices import Allowed
+from headgate.model.jobs import Job
 from headgate.model.plans import Plan, Strategy
 from headgate.scripts.facts import facts_of
 from headgate.scripts.launchers import has_launcher, without_strategy

@@ -26,7 +26,8 @@ from headgate.cli.placement import PlacementOptions
 from headgate.cli.plan_view import RankedPlans
 from headgate.model.cluster import Cluster, Node
 from headgate.model.errors import UsageError
-from headgate.model.jobs import Allowed, Job
+from headgate.model.job_choices import Allowed
+from headgate.model.jobs import Job
 from headgate.model.plans import Plan
 from headgate.model.profiles import Profile
 from headgate.planning.candidates import candidates

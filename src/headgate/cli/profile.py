@@ -15,7 +15,7 @@ from headgate.cli.running import read
 from headgate.client import profiling
 from headgate.client.watching import RunNews, RunSnapshot
 from headgate.model.errors import UsageError
-from headgate.model.jobs import Limits
+from headgate.model.limits import Limits
 from headgate.model.profiles import Profile, StepTime
 from headgate.model.units import say_bytes, say_percent
 from headgate.reports.words import MISSING, counted, say_step_time, ways

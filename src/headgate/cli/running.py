@@ -25,7 +25,9 @@ from headgate.client.starting import clean, connect_or_start
 from headgate.exports import addresses
 from headgate.hub.submission import Submission
 from headgate.model.errors import UsageError
-from headgate.model.jobs import NAME_PATTERN, Job, Limits, is_variable
+from headgate.model.job_checks import NAME_PATTERN, is_variable
+from headgate.model.jobs import Job
+from headgate.model.limits import Limits
 from headgate.model.recipients import Recipient
 from headgate.model.roles import Role
 from headgate.model.sweeps import (

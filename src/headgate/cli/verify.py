@@ -14,7 +14,7 @@ import click
 from headgate.cli import job_options, options
 from headgate.cli.options import Whole
 from headgate.model.errors import UsageError
-from headgate.model.jobs import Limits
+from headgate.model.limits import Limits
 
 _CODES = {"same": 0, "differs": 8, "unknown": 9}
 

@@ -28,7 +28,8 @@ from headgate.model import units
 from headgate.model.calls import CALL
 from headgate.model.errors import MissingExtraError, UsageError
 from headgate.model.identifiers import JobId
-from headgate.model.jobs import Job, Limits
+from headgate.model.jobs import Job
+from headgate.model.limits import Limits
 from headgate.recorded import runs
 from headgate.recorded.reader import RunReader
 from headgate.recorded.rows import JobRow

@@ -13,8 +13,8 @@ from headgate.client import notebook
 from headgate.model.errors import HeadgateError, NotFoundError
 from headgate.model.identifiers import JobId
 from headgate.model.job_states import ENDED
-from headgate.model.jobs import ProgressRule
 from headgate.model.progress import Progress
+from headgate.model.progress_rule import ProgressRule
 from headgate.recorded import runs
 from headgate.recorded.descriptions import RunDescription
 from headgate.recorded.queries import mean_cores_together

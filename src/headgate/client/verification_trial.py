@@ -14,8 +14,9 @@ from typing import Any
 from headgate.client import submitting
 from headgate.model.endings import Checkpoint
 from headgate.model.identifiers import TaskName
-from headgate.model.jobs import Job, ProgressRule
+from headgate.model.jobs import Job
 from headgate.model.plans import Plan
+from headgate.model.progress_rule import ProgressRule
 from headgate.recorded import runs
 from headgate.recorded.reader import RunReader
 from headgate.recorded.rows import CheckpointRow, JobRow

@@ -10,9 +10,10 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from headgate.model import units
 from headgate.model.declarations import Kind, are_texts
-from headgate.model.jobs import NAME_PATTERN, NO_NUL, SIGNALS, VARIABLES, is_variable, signal_name
+from headgate.model.job_checks import NAME_PATTERN, NO_NUL, VARIABLES, is_variable
 from headgate.model.plans import Strategy
 from headgate.model.shares import FRACTIONS, is_fraction
+from headgate.model.stop_signals import SIGNALS, signal_name
 from headgate.model.sweeps import PARAMETER, is_parameter, swept_values
 from headgate.model.trackers import Destination, Tracker
 from headgate.output.expressions import check_expression

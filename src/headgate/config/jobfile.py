@@ -21,15 +21,12 @@ from headgate.config.sparkfile import SparkEntry
 from headgate.config.userfile import Entry, Place, UserFile, suggestion
 from headgate.model import goals, roles
 from headgate.model.forerunners import cycle
-from headgate.model.jobs import (
-    NAME_PATTERN,
-    Job,
-    Limits,
-    ProgressRule,
-    against_plan,
-)
+from headgate.model.job_checks import NAME_PATTERN
+from headgate.model.jobs import Job
+from headgate.model.limits import Limits, against_plan
 from headgate.model.mounts import Mount, against_isolation
 from headgate.model.plans import Plan
+from headgate.model.progress_rule import ProgressRule
 from headgate.model.recipients import Recipient
 from headgate.model.roles import Ready, Role
 from headgate.model.sweeps import StopEarly, Sweep

@@ -17,9 +17,10 @@ from headgate.model.cluster import Place
 from headgate.model.endings import Checkpoint
 from headgate.model.errors import StorageError, UsageError
 from headgate.model.identifiers import TaskId, TaskName
-from headgate.model.jobs import Job, signal_number
+from headgate.model.jobs import Job
 from headgate.model.mounts import Mount
 from headgate.model.roles import Addresses
+from headgate.model.stop_signals import signal_number
 from headgate.model.trackers import JOB_TAG, Destination, Tracker
 from headgate.scripts import contracts, resume_arguments
 from headgate.scripts.contracts import LaunchedGroup

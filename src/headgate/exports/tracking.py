@@ -15,7 +15,7 @@ from headgate.exports.series import PREFIX, Series, SeriesPoint, series
 from headgate.exports.trackers import TrackedJob, run_type
 from headgate.exports.trackers.base import TrackedEnd, points_of
 from headgate.model.errors import HeadgateError
-from headgate.model.jobs import Limits
+from headgate.model.limits import Limits
 from headgate.model.trackers import Destination, Tracker
 from headgate.recorded.jobs import RecordedJob
 from headgate.recorded.recording import Recording

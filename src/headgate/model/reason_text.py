@@ -19,12 +19,7 @@ from headgate.model.ending_text import (
 )
 from headgate.model.endings import Exit
 from headgate.model.notice_text import NEXT, NOTICES
-from headgate.model.reasons import (
-    CureKind,
-    Facts,
-    PauseKind,
-    Reason,
-)
+from headgate.model.reasons import CureKind, Facts, PauseKind, Reason
 from headgate.model.reasons import ReasonKind as Kind
 from headgate.model.refusal_text import Templates
 from headgate.model.shortage_text import NAMED, needs_room

@@ -6,11 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from string import Formatter
 from typing import Any
 
-from headgate.model.reasons import (
-    Facts,
-    Refusal,
-    RefusalKind,
-)
+from headgate.model.reasons import Facts, Refusal, RefusalKind
 from headgate.model.units import say_bytes, say_seconds
 
 

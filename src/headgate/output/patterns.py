@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from headgate.model.errors import UsageError
-from headgate.model.jobs import ProgressRule
+from headgate.model.progress_rule import ProgressRule
 from headgate.output.configurations import PrintedConfiguration
 from headgate.output.counts import KerasFits, LossOfParts, RunningCount, differ, starts_anew
 from headgate.output.expressions import Expression, TooSlowError, check_pattern, group_of

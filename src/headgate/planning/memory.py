@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headgate.model.cluster import Node
-from headgate.model.jobs import Limits
+from headgate.model.limits import Limits
 from headgate.model.profiles import Profile
 from headgate.model.reasons import Facts, Refusal, RefusalKind
 from headgate.model.units import say_bytes

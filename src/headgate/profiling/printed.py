@@ -11,7 +11,8 @@ from statistics import stdev
 from headgate.forecast.remaining import step_seconds
 from headgate.model.cluster import Node
 from headgate.model.identifiers import FIRST_WORKER, TaskOfRun
-from headgate.model.jobs import Contract, Job
+from headgate.model.job_choices import Contract
+from headgate.model.jobs import Job
 from headgate.model.profiles import Profile, StepTime
 from headgate.profiling.history import FEWEST_STEPS
 from headgate.recorded.queries import most_memory, steps_of_workers

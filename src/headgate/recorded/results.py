@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from headgate.model import goals
 from headgate.model.errors import UsageError
 from headgate.model.job_states import ENDED
-from headgate.model.jobs import ProgressRule
+from headgate.model.progress_rule import ProgressRule
 from headgate.model.records import parse
 from headgate.model.sweeps import SweepTrial, Value
 from headgate.recorded import runs

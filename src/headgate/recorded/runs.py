@@ -21,7 +21,8 @@ from typing import Any
 from headgate.machine.processes import boot_id
 from headgate.model.errors import HeadgateError, NotFoundError, StorageError, UsageError
 from headgate.model.identifiers import FIRST_WORKER, TaskName, run_and_job
-from headgate.model.jobs import NAME_PATTERN, Job
+from headgate.model.job_checks import NAME_PATTERN
+from headgate.model.jobs import Job
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.recorded.descriptions import RunDescription
 from headgate.recorded.folders import (

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from headgate.diagnosis.attribution import OTHERS
-from headgate.diagnosis.findings import (
-    MissingKind,
-    MissingReading,
-)
+from headgate.diagnosis.findings import MissingKind, MissingReading
 from headgate.diagnosis.steps_to_replay import NoFigure
 from headgate.diagnosis.what_if import Speedups
 from headgate.model.units import say_percent, say_seconds

@@ -9,9 +9,7 @@ from headgate.model.units import say_seconds
 from headgate.recorded.jobs import Phase, RecordedJob
 from headgate.recorded.recording import Recording
 from headgate.reports.templates import Markup, render
-from headgate.reports.words import (
-    say_reason,
-)
+from headgate.reports.words import say_reason
 
 _TICKS = (
     0.1,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from headgate.model.actions import StartTask
 from headgate.model.identifiers import EVALUATOR, TaskName
-from headgate.model.jobs import Contract
+from headgate.model.job_choices import Contract
 from headgate.scripts.facts import ScriptFacts
 from headgate.task import mpi, rendezvous
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from headgate.model.jobs import Contract
+from headgate.model.job_choices import Contract
 
 LIBRARIES = frozenset({"torch", "keras", "jax"})
 """Headgate's libraries that a script may train with."""

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from headgate.model.errors import UsageError
-from headgate.model.jobs import Contract, Job
+from headgate.model.job_choices import Contract
+from headgate.model.jobs import Job
 from headgate.scripts.program import words_of
 
 _PYTHON = re.compile(r"python(\d+(\.\d+)*t?)?")

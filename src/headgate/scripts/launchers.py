@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from headgate.model.errors import UsageError
-from headgate.model.jobs import Contract, Job
+from headgate.model.job_choices import Contract
+from headgate.model.jobs import Job
 from headgate.model.plans import Plan
 from headgate.scripts import contracts
 from headgate.scripts.distributed_scripts import TRAINERS

@@ -12,7 +12,7 @@ from headgate.model.actions import SetShare, StartTask
 from headgate.model.cluster import Node
 from headgate.model.events import StepPace
 from headgate.model.identifiers import JobId, TaskId
-from headgate.model.jobs import Limits
+from headgate.model.limits import Limits
 from headgate.model.shares import WEIGHT_DEFAULT, Share, fill
 from headgate.planning.interference import Interference
 from headgate.planning.memory import misfit

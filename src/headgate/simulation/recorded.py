@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from headgate.model.errors import UsageError
-from headgate.model.jobs import Job, ProgressRule
+from headgate.model.jobs import Job
 from headgate.model.profiles import Profile
+from headgate.model.progress_rule import ProgressRule
 from headgate.recorded.descriptions import RunDescription
 from headgate.recorded.queries import cores_of
 from headgate.recorded.reader import RunReader

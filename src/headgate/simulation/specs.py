@@ -8,7 +8,8 @@ from math import ceil
 
 from headgate.model.cluster import Cluster
 from headgate.model.errors import UsageError
-from headgate.model.jobs import Job, Limits
+from headgate.model.jobs import Job
+from headgate.model.limits import Limits
 from headgate.model.plans import Plan, Strategy
 from headgate.model.units import say_seconds
 from headgate.simulation.outcomes import LONGEST

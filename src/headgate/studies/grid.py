@@ -18,7 +18,8 @@ from headgate import isolation, policies, workloads
 from headgate.config import clusterfile
 from headgate.config.userfile import Loader
 from headgate.model.errors import IsolationError, UsageError
-from headgate.model.jobs import Allowed, Job
+from headgate.model.job_choices import Allowed
+from headgate.model.jobs import Job
 from headgate.model.plans import Plan
 from headgate.model.units import say_seconds
 from headgate.recorded import runs

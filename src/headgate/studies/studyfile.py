@@ -21,7 +21,8 @@ from headgate.config.jobfile import JobDraft, JobEntry
 from headgate.config.userfile import Entry, Place, UserFile, Whole, suggestion
 from headgate.model import units
 from headgate.model.errors import UsageError
-from headgate.model.jobs import NAME_PATTERN, Job
+from headgate.model.job_checks import NAME_PATTERN
+from headgate.model.jobs import Job
 
 Scenario = Literal["solo", "distributed", "shared", "simultaneous", "pairs"]
 SCENARIOS: tuple[Scenario, ...] = get_args(Scenario)

@@ -10,12 +10,7 @@ from headgate.hub.parts import Component
 from headgate.hub.state.attempt import Attempt
 from headgate.hub.state.runs import LiveRuns
 from headgate.hub.state.task import LiveTask
-from headgate.model.actions import (
-    Action,
-    MarkIdle,
-    SetShare,
-    StartTask,
-)
+from headgate.model.actions import Action, MarkIdle, SetShare, StartTask
 from headgate.model.cluster import Node
 from headgate.model.events import Event, TaskExited
 from headgate.model.identifiers import JobId
