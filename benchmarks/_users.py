@@ -92,10 +92,11 @@ class Seen:
 @dataclass(frozen=True)
 class UserRun:
     """How the jobs of a user went: (arrival, start, end) of each, in seconds since the epoch; and
-    CPU seconds of the user's hub.
+    the CPU time (s) of the jobs and of the user's hub.
     """
 
     jobs: Mapping[str, tuple[float, float, float]]
+    cpu_seconds: float
     hub_seconds: float
 
 
@@ -204,7 +205,7 @@ class UsersMachine:
         for user, command, output in zip(entries, commands, outputs, strict=True):
             if command.returncode:
                 raise SystemExit(f"{output[-3000:]}\n{user.name}: a job failed")
-        return [UserRun(self.times(user), sum(map(_of_hub, user.pids()))) for user in entries]
+        return [self._went(user) for user in entries]
 
     def submit(self, user: UnixUser, entry: Mapping[str, object]) -> None:
         """Have a user's hub take in a job."""
@@ -223,17 +224,22 @@ class UsersMachine:
         jobs = json.loads(self.prints(user, "status", "--json"))["jobs"]
         return [job["state"] for job in jobs]
 
-    def times(self, user: UnixUser) -> dict[str, tuple[float, float, float]]:
-        """Of each job of the user's latest run: arrival, start, end."""
+    def _went(self, user: UnixUser) -> UserRun:
+        """How the user's latest run went."""
         folder = max((self.home(user) / "runs").iterdir())
         with RunReader(folder / "run.sqlite") as reader:
             began = float(reader.meta()["began"])
-            return {
-                row["name"]: tuple(  # type: ignore[misc]
-                    began + float(row[key]) for key in ("submitted", "started", "ended")
+            exits = [json.loads(row["exit"] or "{}") for row in reader.rows("tasks")]
+            jobs = {
+                row["name"]: (
+                    began + float(row["submitted"]),
+                    began + float(row["started"]),
+                    began + float(row["ended"]),
                 )
                 for row in reader.rows("jobs")
             }
+        cpu = sum(exit.get("cpu_seconds") or 0.0 for exit in exits)
+        return UserRun(jobs, cpu, sum(map(_of_hub, user.pids())))
 
 
 @contextmanager

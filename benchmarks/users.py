@@ -14,6 +14,7 @@ has at most a third. Nothing is known of a job when it arrives.
 Times are told at the machine's usual speed, as `elastic.py` has it. `worst user` is the mean of the
 user whose jobs take longest against the same user's under the way it is compared with. `next start`
 is what passes from the end of a job to the start of the one that starts next, of those that wait.
+`CPU` is what the same jobs cost.
 
 `waiting`: jobs that only wait, and whose memory leaves room for three at a time, show how the
 starts that `headgate status --all` expects come true: at first nothing is known of their length,
@@ -148,7 +149,16 @@ def load(machine: UsersMachine, ways: Sequence[str], options: Any) -> dict[str, 
                     done[way].append((runs, seen))
         pace = _machine_speed.read(Path(folder, "pace"))
     rows = {way: _row(repeated, pace) for way, repeated in done.items()}
-    heads = ["mean", "worst user", "makespan", "next start", "waited", "hubs' CPU", "arbiter's"]
+    heads = [
+        "mean",
+        "worst user",
+        "makespan",
+        "next start",
+        "waited",
+        "CPU",
+        "hubs' CPU",
+        "arbiter's",
+    ]
     print("\n" + " " * 16 + "".join(f"{head:>12}" for head in heads))
     for way, row in rows.items():
         cells = [
@@ -157,6 +167,7 @@ def load(machine: UsersMachine, ways: Sequence[str], options: Any) -> dict[str, 
             f"{row['makespan']:.1f} s",
             _seconds(row["next_start"]),
             str(row["waited"]),
+            f"{row['cpu_seconds']:.0f} s",
             f"{row['hubs_seconds']:.1f} s",
             f"{row['arbiter_seconds']:.2f} s",
         ]
@@ -206,6 +217,7 @@ def _row(repeated: Sequence[tuple[list[UserRun], Seen]], pace: _machine_speed.Se
         ),
         "next_start": median(gaps) if gaps else None,
         "waited": len(gaps),
+        "cpu_seconds": median([sum(run.cpu_seconds for run in runs) for runs, _ in repeated]),
         "hubs_seconds": median([sum(run.hub_seconds for run in runs) for runs, _ in repeated]),
         "arbiter_seconds": median([seen.cpu_seconds for _, seen in repeated]),
         "arbiter_bytes": max(seen.memory_bytes for _, seen in repeated),
