@@ -87,16 +87,26 @@ def explained(machine: UsersMachine, scale: float) -> dict[str, Any]:
     victim, other = machine.users[:2]
     cnn, vae = (Job(kind, kind, 0.0, epochs(kind, scale)).entry("process") for kind in _KINDS)
     with machine.shared({}):
-        alone = statistics.mean(_ran(machine, victim, cnn) for _ in range(2))
+        before = _ran(machine, victim, cnn)
         machine.submit(other, {**vae, "args": ["--epochs", "1000000"]})
         time.sleep(_SETTLE_SECONDS)
         beside = _ran(machine, victim, cnn)
         [job] = json.loads(machine.prints(victim, "explain", "--json"))["jobs"]
         text = machine.prints(victim, "explain")
         machine.stop(other)
-    print(f"\ncnn alone {alone:.1f} s, beside another user's vae {beside:.1f} s: "
-          f"{(beside - alone) / beside:.0%} of its time; explain says:\n{text}")  # fmt: skip
-    return {"alone": alone, "beside": beside, "explain": job, "text": text}
+        alone = statistics.mean((before, _ran(machine, victim, cnn)))
+    print(f"\ncnn alone {alone:.1f} s, beside another user's vae {beside:.1f} s; explain says:")
+    print(text)
+    row = {"alone": alone, "beside": beside, "lost": beside - alone, "explain": job, "text": text}
+    for loss in job["explain"]["lost"]:
+        is_vae = loss["to"] == f"{other.name}:vae"
+        who = "to vae" if is_vae else f"to {loss['to']}"
+        band = f"{loss['low']:.1f} to {loss['high']:.1f}"
+        print(f"lost {who} by {loss['resource']}: {loss['seconds']:.1f} s ({band})")
+        if is_vae:
+            row["is_within"] = loss["low"] <= beside - alone <= loss["high"]
+    print(f"lost really: {beside - alone:.1f} s", flush=True)
+    return row
 
 
 def _ran(machine: UsersMachine, user: UnixUser, entry: dict[str, Any]) -> float:

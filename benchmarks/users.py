@@ -253,7 +253,7 @@ def main() -> None:
         if "hogs" in parts:
             content["hogs"] = hogs(machine)
         if "explain" in parts:
-            content["explain"] = explained(machine, options.scale)
+            content["explain"] = explained(machine, 4 * options.scale)
     _frame.write(options.json, "users", content, "torch", "tensorflow-cpu", "jax")
 
 
