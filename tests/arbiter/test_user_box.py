@@ -79,6 +79,18 @@ if not os.fork():
     os._exit(0)
 print(os.wait()[1], flush=True)
 """
+SPINS = """
+import os, sys
+input()
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+for _ in range(int(sys.argv[1]) - 1):
+    if not os.fork():
+        break
+else:
+    print("spins", flush=True)
+while True:
+    pass
+"""
 OPENS = """
 import sys
 input()
@@ -241,6 +253,27 @@ def test_a_user_over_the_memory_loses_a_process_and_nobody_else_does(
     assert used.peak_bytes is not None
     assert 128 * MIB < used.peak_bytes <= 256 * MIB
     assert other.poll() is None
+
+
+def test_many_processes_take_nothing_of_anothers_cores(
+    users: list[UnixUser], boxes: list[UserBox]
+) -> None:
+    for user, box, count in zip(users, boxes, (1, 50), strict=True):
+        box.limit(replace(PART, most_cores=None))
+        hog = inside(user, box, SPINS, str(count))
+        assert hog.stdin is not None
+        assert hog.stdout is not None
+        hog.stdin.write("\n")
+        hog.stdin.flush()
+        assert hog.stdout.readline() == "spins\n"
+
+    def used() -> list[float]:
+        return [box.used().cpu_seconds for box in boxes]
+
+    before = used()
+    until(lambda: sum(used()) > sum(before) + 2.0, what="two seconds of CPU time")
+    alone, many = (now - then for now, then in zip(used(), before, strict=True))
+    assert alone > 0.9 * many
 
 
 def test_a_limit_below_what_is_held_kills_nothing(
