@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +53,14 @@ class Seen:
 
     Attributes:
         looks: At jobs that waited.
+        orders: The order of those that waited, at each look.
         starts: When jobs were granted their start (s since the epoch).
         cpu_seconds: CPU time of the arbiter.
         memory_bytes: The most memory that it had.
     """
 
     looks: dict[MachineJob, list[Look]] = field(default_factory=dict)
+    orders: list[list[MachineJob]] = field(default_factory=list)
     starts: dict[MachineJob, float] = field(default_factory=dict)
     cpu_seconds: float = 0.0
     memory_bytes: int = 0
@@ -72,11 +75,17 @@ class Seen:
         ]
         known = [(look, start) for look, start in pairs if look.likely is not None]
         bounded = [(look, start) for look, start in pairs if look.latest is not None]
+        before = [
+            (self.starts[first], self.starts[second])
+            for order in self.orders
+            for first, second in pairwise(job for job in order if job in self.starts)
+        ]
         off = [abs(start - (look.likely or 0.0)) for look, start in known]
         return {
             "looks": len(pairs),
             "known": len(known),
             "bounded": len(bounded),
+            "in_order": statistics.mean(a <= b for a, b in before) if before else None,
             "seconds_off": statistics.median(off) if off else None,
             "seconds_waited": (
                 statistics.median(start - look.at for look, start in known) if known else None
@@ -267,6 +276,7 @@ def _watched(process: psutil.Process, socket: Path, seen: Seen) -> Iterator[None
         while not ends.wait(_LOOK_SECONDS):
             with suppress(HeadgateError, psutil.NoSuchProcess):
                 now = machine.look()
+                seen.orders.append([job.job for job in now.jobs if job.job and job.since is None])
                 seen.memory_bytes = max(seen.memory_bytes, process.memory_info().rss)
                 for job in now.jobs:
                     if job.job is None:

@@ -18,8 +18,9 @@ is what passes from the end of a job to the start of the one that starts next, o
 
 `waiting`: jobs that only wait, and whose memory leaves room for three at a time, show how the
 starts that `headgate status --all` expects come true: at first nothing is known of their length,
-the second time it is. `hogs`: steps a second of a job with half of the cores, beside another user's
-job that is usual, that has 50 processes, that forks without end, or that takes all memory it gets.
+the second time it is. `in order` is how many of two jobs next to each other in its order started
+in that order. `hogs`: steps a second of a job with half of the cores, beside another user's job
+that is usual, has 50 processes, forks without end, or takes all memory that it gets.
 `explain`: what a job loses to another user's, as it says and against the same job alone.
 """
 
@@ -91,10 +92,11 @@ def waiting(machine: UsersMachine) -> dict[str, object]:
     (machine.folder / "waits.py").write_text(WAITS)
     rows: dict[str, object] = {}
     print(f"{'jobs that wait for memory':28}{'next start':>12}{'start off':>12}", end="")
-    print(f"{'looked before':>16}{'known':>8}{'by the latest':>16}")
+    print(f"{'looked before':>16}{'known':>8}{'by the latest':>16}{'in order':>10}")
     with machine.shared({}) as seen:
         for name in ("nothing known of lengths", "lengths known"):
             seen.looks.clear()
+            seen.orders.clear()
             runs = machine.run(
                 {
                     user: [
@@ -116,13 +118,14 @@ def waiting(machine: UsersMachine) -> dict[str, object]:
                 _seconds(errors["seconds_off"]),
                 _seconds(errors["seconds_waited"]),
                 f"{errors['known']}/{errors['looks']}",
-                "" if errors["by_the_latest"] is None else f"{errors['by_the_latest']:.0%}",
+                _part(errors["by_the_latest"]),
+                _part(errors["in_order"]),
             ]
             print(
                 f"{name:28}"
                 + "".join(
                     f"{cell:>{width}}"
-                    for cell, width in zip(cells, (12, 12, 16, 8, 16), strict=True)
+                    for cell, width in zip(cells, (12, 12, 16, 8, 16, 10), strict=True)
                 ),
                 flush=True,
             )
@@ -131,6 +134,10 @@ def waiting(machine: UsersMachine) -> dict[str, object]:
 
 def _seconds(value: float | None) -> str:
     return "" if value is None else f"{value:.2f} s"
+
+
+def _part(value: float | None) -> str:
+    return "" if value is None else f"{value:.0%}"
 
 
 def load(machine: UsersMachine, ways: Sequence[str], options: Any) -> dict[str, object]:
