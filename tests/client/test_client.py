@@ -125,7 +125,9 @@ def test_cores_and_priority_of_a_running_job_are_changed(client: Client, user: U
     for changes, message in (
         ({"gpus": 1}, "found 'gpus'; expected `workers`, `cores`, `priority`, `at_once`, `mem"),
         ({}, "found nothing to change"),
-        ({"cores": -1}, r"Limits\.cores"),
+        ({"cores": -1}, "found cores -1; expected a number above 0"),
+        ({"timeout": 0}, "found timeout 0; expected a time above 0"),
+        ({"memory": "100TiB"}, "fits on no node: .* are asked for"),
         ({"priority": "high"}, "expected a number"),
     ):
         with pytest.raises(UsageError, match=message):

@@ -171,6 +171,13 @@ LINES: list[tuple[str, dict[str, object]]] = [
         ),
         {"loss": 1.5, "epoch": 1, "step": 50, "metrics": {"lr": 1e-5, "loss_cls": 0.7}},
     ),
+    # Nothing but names and numbers
+    ("loss 1", {"loss": 1.0}),
+    ("loss 1.0 val_acc 0.3", {"loss": 1.0, "metrics": {"val_acc": 0.3}}),
+    (
+        "step 3/9, train loss 2, grad_norm 1 acc 0",
+        {"loss": 2.0, "step": 3, "metrics": {"grad_norm": 1.0, "acc": 0.0}},
+    ),
     ("loss: -inf", {"loss": -math.inf}),
     ("Epoch 4 - loss: inf", {"loss": math.inf, "epoch": 4}),
 ]
@@ -225,6 +232,8 @@ def test_a_loss_of_validation_is_a_metric_and_never_the_loss(
         "loss_weight=0.5",
         "packet loss: 3%",
         "loss 3 of 5",
+        "loss 3 times",
+        "added loss 3",
         "loss: 3/5",
         "best loss: 0.2",
         "Best val loss: 0.2",

@@ -199,6 +199,14 @@ def test_of_headlines_that_advise_the_same_the_first_says_it_and_a_job_that_did_
     assert len(texts) == 4 and texts[-1] == f"For a, b and c: {once.text}"
 
 
+def test_more_than_two_jobs_that_waited_for_the_same_have_one_line(tmp_path: Path) -> None:
+    late = {name: MadeUp(ran=1.0, start=start) for name, start in zip("bcd", (25, 26, 30))}
+    run = recording(tmp_path / "run.sqlite", {"a": MadeUp(ran=1.0), **late})
+    first, advice, *_ = [text for text, _ in explained.as_lines(explained.explained(run))]
+    assert first == "3 jobs waited to start for 25 s to 30 s. (waiting)"
+    assert advice == "For b, c and d: `priority: 2` of the job lets it go first."
+
+
 def test_a_job_that_failed_comes_first_and_in_red_whatever_slowed_others(tmp_path: Path) -> None:
     """Also one that ended so soon that nothing else is told of it."""
     jobs = {

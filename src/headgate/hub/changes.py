@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from headgate.model import units
@@ -30,9 +32,14 @@ class Changes:
         Raises:
             UsageError: There is none, a value is not a number, or a field cannot be changed.
         """
-        kinds: dict[str, Callable[[str], Any]] = {field.name: float for field in fields(cls)}
-        kinds |= {"workers": int, "at_once": units.at_once}
-        kinds |= {"memory": units.memory, "timeout": units.seconds}
+        kinds: dict[str, Callable[[str], Any]] = {
+            "workers": int,
+            "cores": _above_0,
+            "priority": _above_0,
+            "at_once": units.at_once,
+            "memory": units.memory,
+            "timeout": _duration,
+        }
         expected = "`workers`, `cores`, `priority`, `at_once`, `memory` or `timeout`"
         if not values or not isinstance(values, Mapping):
             raise UsageError(f"found nothing to change; expected {expected}")
@@ -46,8 +53,7 @@ class Changes:
             try:
                 numbers[name] = kinds[name](str(value))
             except ValueError as error:
-                own = name in ("at_once", "memory", "timeout")
-                expected = str(error) if own else "expected a number"
+                expected = "expected a whole number" if name == "workers" else str(error)
                 raise UsageError(f"found {name} {value!r:.80}; {expected}") from None
         return cls(**numbers)
 
@@ -78,3 +84,26 @@ class Changes:
             return replace(job, trial=trial)
         except (TypeError, ValueError) as error:
             raise UsageError(str(error)) from None
+
+
+def _above_0(text: str) -> float:
+    """A number that is more than 0.
+
+    Raises:
+        ValueError: It is none.
+    """
+    with suppress(ValueError):
+        if 0.0 < (number := float(text)) < math.inf:
+            return number
+    raise ValueError("expected a number above 0")
+
+
+def _duration(text: str) -> float:
+    """Seconds, more than 0.
+
+    Raises:
+        ValueError: The text has another form, or is 0.
+    """
+    if (seconds := units.seconds(text)) > 0.0:
+        return seconds
+    raise ValueError("expected a time above 0, such as 30s, 5m or 2h")

@@ -71,7 +71,7 @@ from headgate.model.reasons import ReasonKind as Why
 from headgate.model.records import text_of
 from headgate.model.shares import Lever
 from headgate.model.units import say_bytes
-from headgate.planning.candidates import tasks_on
+from headgate.planning.candidates import candidates, tasks_on
 from headgate.planning.memory import gpu_need
 from headgate.policies import Policy
 from headgate.profiling import at_once, gpu_neighbours, lengths
@@ -543,6 +543,8 @@ class LiveHub:
             raise UsageError(
                 f"found memory {say_bytes(changes.memory)}; job {job!r} holds {say_bytes(held)}"
             )
+        if changes.memory is not None:
+            candidates(self._nodes.cluster(self.runs[run].submission), spec)
         if spec != live.spec:
             live.spec = spec
             self.runs[run].record_job(job)

@@ -38,6 +38,11 @@ ENDS = r"(?!\w|\.\d|[:/-]\d)"
 PAIR = re.compile(
     _NAME + _WHEN + _IS + NUMBER + _OUT_OF + r"([km](?=\s|,|$)(?!\s\d{1,2}s))?+" + ENDS
 )
+_QUALIFIER = "|".join(sorted(vocabulary.PARTS | vocabulary.SMOOTHED))
+_ONLY_PAIRS = re.compile(
+    rf"(?:(?:(?:{_QUALIFIER})\s)?+[a-z_][\w./@-]{{0,63}}+[\s:=]{{1,8}}+{NUMBER}(?:/\d{{1,12}})?+"
+    r"(?![^\s,;|])[\s,;|]{0,8}+){1,32}+$"
+)
 EARNS = re.compile(
     r"(?:return|reward|score|accuracy)s?(?:\s{0,2}[=:]\s{0,4}\[?\s?|\s{1,4}(?=-?\d{1,12}\.\d))[-+]?\d"
 )
@@ -67,6 +72,7 @@ class LinePairs:
             "metrics",
         ),
         *("step", "batch", "epoch", "epochs", "epoch_end", "epoch_is_sure", "steps", "within"),
+        "_only_pairs",
     )
 
     def __init__(self, line: str, start: int) -> None:
@@ -88,6 +94,13 @@ class LinePairs:
         self.epoch_is_sure = False  # whether its name says no more than that
         self.steps: int | None = None
         self.within: float | None = None
+        self._only_pairs: bool | None = None
+
+    def has_only_pairs(self) -> bool:
+        """Whether the line is only names with numbers: «step 3 loss 1 val_acc 0»."""
+        if self._only_pairs is None:
+            self._only_pairs = _ONLY_PAIRS.match(self.line, self.start) is not None
+        return self._only_pairs
 
 
 def _letters(line: str, start: int) -> int:

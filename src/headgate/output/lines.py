@@ -216,13 +216,14 @@ class Scanner:
     ) -> None:
         """Take a name with its number: as the loss, or as another metric."""
         line = reader.line
-        named = self._in_context(line, described, pair, parts)
+        named = self._in_context(reader, described, pair, parts)
         if named is None:
             return
         (name, part, is_loss, rank, _), before = named
         last = before[-1] if before else None
         _, _, when, moment, separator, verb, number, of, _ = pair.groups()
-        if separator is None and verb is None and number.isdigit():
+        bare = separator is None and verb is None
+        if bare and number.isdigit() and not reader.has_only_pairs():
             if (after := _AFTER_COUNT.match(line, pair.end())) is None:
                 return  # «loss 3 times»
             # «train loss 100 0.5»
@@ -272,7 +273,7 @@ class Scanner:
 
     def _in_context(
         self,
-        line: str,
+        reader: LinePairs,
         described: MetricName,
         pair: re.Match[str],
         parts: list[tuple[int, int, Part]],
@@ -286,7 +287,7 @@ class Scanner:
             return None  # a quantity
         if of is not None and (is_loss or not self._metric.endswith(name)):
             return None
-        start = pair.start()
+        line, start = reader.line, pair.start()
         before = words_before(line, start)
         # «loss value: 0.5», «gen loss total: 0.5», «loss train: 0.5»
         if name in _AFTER_LOSS and "loss" in before:
@@ -301,7 +302,7 @@ class Scanner:
             not vocabulary.NO_LOSS.isdisjoint(before) or line[pair.end() : pair.end() + 1] == "%"
         ):
             return None  # «packet loss: 3%», «best val loss: 0.2»
-        if separator is None and verb is None:
+        if separator is None and verb is None and not reader.has_only_pairs():
             may_be_the_metric = f"_{name}".endswith(f"_{self._metric}") or self._metric.endswith(
                 f"_{name}"
             )

@@ -21,9 +21,10 @@ from headgate.diagnosis.attribution import (
     TimeEstimate,
     is_other_user,
 )
-from headgate.diagnosis.findings import Finding, FindingKind
+from headgate.diagnosis.findings import Finding, FindingKind, WaitedFacts
 from headgate.diagnosis.verdicts import besides, findings, verdict
 from headgate.diagnosis.what_if import Speedup, Speedups
+from headgate.model.reason_text import in_words
 from headgate.model.units import say_percent, say_seconds
 from headgate.recorded.recording import Recording
 from headgate.reports.findings import why
@@ -40,6 +41,8 @@ _MOST_WITH_HISTORY = 24
 """Most jobs that are compared with earlier runs."""
 _MOST_SAID = 10
 _MOST_LINES = 6
+_FEW_ALIKE = 2
+"""So many jobs that waited for the same have a line each."""
 _SHORT_SECONDS = 5.0
 _CULPRITS: Mapping[tuple[str, Resource], str] = {
     (NODE, "cores"): "the hypervisor",
@@ -317,9 +320,10 @@ def as_lines(accounts: Sequence[Account]) -> list[tuple[str, bool]]:
     """
     lines, advice = headlines(accounts)
     held = [line for line in lines if line.worth_a_line]
-    texts = [(_line(line), line.failed) for line in held[:_MOST_LINES]]
-    if len(held) > _MOST_LINES:
-        more = counted(len(held) - _MOST_LINES, "job")
+    folded = _folded(held)
+    texts = [(_line(line), line.failed) for line, _ in folded[:_MOST_LINES]]
+    if left := sum(jobs for _, jobs in folded[_MOST_LINES:]):
+        more = counted(left, "job")
         texts.append(
             (
                 f"{more} more failed or were held back, or may have been: see `headgate explain`.",
@@ -336,6 +340,26 @@ def as_lines(accounts: Sequence[Account]) -> list[tuple[str, bool]]:
         ]:
             texts.append((f"{kind}: {listed(jobs)}.{more}", False))
     return texts
+
+
+def _folded(lines: Sequence[Headline]) -> list[tuple[Headline, int]]:
+    """Headlines, one for all jobs that waited for the same, each with its number of jobs."""
+    alike: dict[tuple[str, str], list[Headline]] = {}
+    for line in lines:
+        facts, reason, job = line.finding.facts, "", line.job
+        if isinstance(facts, WaitedFacts) and facts.skipped is None:
+            reason, job = f", {in_words(facts.waited_for)}" if facts.waited_for else "", ""
+        alike.setdefault((reason, job), []).append(line)
+    folded = list[tuple[Headline, int]]()
+    for (reason, _), same in alike.items():
+        if len(same) > _FEW_ALIKE:
+            seconds = [line.finding.cost.seconds for line in same]
+            times = f"{say_seconds(min(seconds))} to {say_seconds(max(seconds))}"
+            waited = f"{counted(len(same), 'job')} waited to start for {times}{reason}."
+            folded.append((replace(same[0], why=waited), len(same)))
+        else:
+            folded += [(line, 1) for line in same]
+    return folded
 
 
 def _line(line: Headline) -> str:

@@ -317,8 +317,11 @@ def _see_stacks(remedy: Remedy, finding: Finding, account: Account) -> str:
 
 def _see_status(remedy: Remedy, finding: Finding, account: Account) -> str:
     priority = remedy.settings.get("priority")
-    first = f"; `priority: {priority:g}` of the job lets it go first" if priority else ""
-    return f"`headgate status` shows what it waited for{first}."
+    if not priority:
+        return "`headgate status` shows what it waited for."
+    if account.record.state == "waiting":
+        return f"`headgate set JOB priority={priority:g}` lets a job go first."
+    return f"`priority: {priority:g}` of the job lets it go first."
 
 
 def _single_worker(remedy: Remedy, finding: Finding, account: Account) -> str:
