@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -101,6 +102,35 @@ def test_what_cannot_be_written_is_told_until_it_can(tmp_path: Path) -> None:
     assert log.trouble is None
     assert (tmp_path / "folder" / "log").read_bytes() == b"kept\n"
     log.close()
+
+
+def test_what_follows_lost_output_is_a_line_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = TaskLog(str(tmp_path / "worker-0.log"))
+    room = 4
+
+    def write(fd: int, data: bytes) -> int:
+        nonlocal room
+        if not room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = os_write(fd, data[:room])
+        room -= written
+        return written
+
+    os_write = os.write
+    monkeypatch.setattr(os, "write", write)
+    log.write(b"one\ntwo\n", 0.0)
+    trouble = log.trouble
+    log.write(b"", 1.0)  # as at its end
+    assert log.trouble == trouble and "No space left" in str(trouble)
+    room = 1
+    log.write(b"three\n", 2.0)
+    room = 100
+    log.write(b"four\n", 3.0)
+    assert log.trouble is None
+    log.close()
+    assert (tmp_path / "worker-0.log").read_text() == "one\nt\nfour\n"
 
 
 def test_a_full_disk_is_told() -> None:

@@ -105,8 +105,12 @@ class TaskLog:
             self._fd = None
 
     def _append(self, data: bytes) -> None:
+        if not data:  # nothing tells whether it could be written
+            return
         try:
             self._open()
+            if self.trouble is not None and self._is_cut():
+                data = b"\n" + data
             full = self._size > 0 and self._size + len(data) > LOG_BYTES
             if full and not self._at_line_start:
                 end = self._rest_of_line(data)
@@ -136,9 +140,12 @@ class TaskLog:
                 self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600
             )
             self._size = os.fstat(self._fd).st_size
-            self._at_line_start = not self._size or _ends_line(
-                os.pread(self._fd, 1, self._size - 1)
-            )
+            self._at_line_start = not self._is_cut()
+
+    def _is_cut(self) -> bool:
+        """Whether the file ends within a line."""
+        assert self._fd is not None
+        return self._size > 0 and not _ends_line(os.pread(self._fd, 1, self._size - 1))
 
     def _write(self, data: bytes) -> None:
         if data:
