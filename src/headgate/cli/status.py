@@ -91,8 +91,8 @@ def command(run: str | None, unfolds: bool, as_json: bool) -> None:
     is_read = any(job.state == "running" for job in every) and not stands.elsewhere
     if is_read and (seconds := _unwritten_seconds(watched.path)) > _UNWRITTEN_SECONDS:
         click.secho(
-            f"nothing could be written there for {say_seconds(seconds)}: its jobs go on, but this "
-            "is how they stood before",
+            f"nothing could be written there for {say_seconds(seconds)}: this is how its jobs "
+            "stood before. They went on, and may have ended since",
             fg="yellow",
         )
     for sweep in dict.fromkeys(sweeps.values()):

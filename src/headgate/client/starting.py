@@ -17,7 +17,7 @@ from pathlib import Path
 from headgate.config import settings
 from headgate.hub.allocations import allocation_of
 from headgate.hub.connection import HubConnection, connect
-from headgate.model.errors import HubError, StorageError
+from headgate.model.errors import HubError, StorageError, writing_cure
 from headgate.model.events import CONNECTED_GRACE_SECONDS, GRACE_SECONDS
 from headgate.recorded import runs
 
@@ -120,21 +120,37 @@ def connect_or_start() -> HubConnection:
         # waits until the lock is free.
         if not alive and not locked:
             _log.info("a hub is started in %s", folder)
-            with open(log, "ab") as output:
-                process = subprocess.Popen(
-                    [sys.executable, "-m", "headgate.hub.server"],
-                    env={
-                        **settings.environment(),
-                        "HEADGATE_HOME": str(runs.home()),  # it keeps it, whatever is set later
-                        runs.HUB: str(folder),
-                    },
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    cwd="/",
-                    start_new_session=True,
-                )
+            process = _started(folder, log)
         time.sleep(_LOOK_SECONDS)
+
+
+def _started(folder: Path, log: Path) -> subprocess.Popen[bytes]:
+    """The process of a new hub.
+
+    Raises:
+        HubError: Its log cannot be written.
+    """
+    try:
+        file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise HubError(
+            f"no hub can be started: cannot write {log}: {error.strerror}; {writing_cure(error)}, "
+            "or set HEADGATE_HOME"
+        ) from error
+    with os.fdopen(file, "ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "headgate.hub.server"],
+            env={
+                **settings.environment(),
+                "HEADGATE_HOME": str(runs.home()),  # it keeps it, whatever is set later
+                runs.HUB: str(folder),
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd="/",
+            start_new_session=True,
+        )
 
 
 def await_guards() -> None:

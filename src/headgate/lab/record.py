@@ -20,7 +20,7 @@ from headgate.lab.names import Names, labs_found, path
 from headgate.machine.processes import boot_id
 from headgate.model import records
 from headgate.model.cluster import Node, Place
-from headgate.model.errors import NotFoundError, StorageError, UsageError
+from headgate.model.errors import NotFoundError, StorageError, UsageError, writing_cure
 from headgate.model.paths import write_whole
 from headgate.recorded import runs
 
@@ -151,7 +151,7 @@ def write(record: Record) -> None:
         write_whole(place / "state.json", records.text_of(record))
     except OSError as error:
         raise StorageError(
-            f"cannot write {place}: {error.strerror}; free some space there"
+            f"cannot write {place}: {error.strerror}; {writing_cure(error)}"
         ) from error
 
 

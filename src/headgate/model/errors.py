@@ -12,6 +12,7 @@ HeadgateError                1   a request could not be carried out
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -65,6 +66,15 @@ class MissingExtraError(HeadgateError):
 
 class StorageError(HeadgateError):
     exit_code = 4
+
+
+def writing_cure(error: OSError) -> str:
+    """What to do where this error kept something from being written."""
+    if error.errno == errno.EROFS:
+        return "mount its disk so that it can be written"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return "allow yourself to write there"
+    return "free some space there"
 
 
 class NotFoundError(HeadgateError):

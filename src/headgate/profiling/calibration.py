@@ -13,7 +13,7 @@ from typing import Any
 from headgate.engines.base import Engine
 from headgate.machine import core_speed
 from headgate.model.cluster import Cluster, GpuLink, Node
-from headgate.model.errors import HeadgateError
+from headgate.model.errors import HeadgateError, writing_cure
 from headgate.model.paths import write_whole
 from headgate.profiling import kernels, links
 from headgate.profiling.links import Between, MeasuredLink
@@ -271,7 +271,7 @@ def _write_cache(name: str, home: Path, **parts: object) -> None:
         write_whole(path, json.dumps({**_content(name, home), **parts}, indent=2) + "\n")
     except OSError as error:
         raise HeadgateError(
-            f"cannot write {path}: {error.strerror}; free some space there"
+            f"cannot write {path}: {error.strerror}; {writing_cure(error)}"
         ) from error
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate.machine import core_speed
-from headgate.model.errors import HeadgateError
+from headgate.model.errors import HeadgateError, writing_cure
 
 _PATIENCE_SECONDS = 120.0
 _DISK_BYTES = 64 << 20
@@ -175,5 +175,5 @@ def disk(folder: Path) -> float:
             return _DISK_BYTES / max(wrote, time.monotonic() - begun)
     except OSError as error:
         raise HeadgateError(
-            f"cannot write in {folder}: {error.strerror}; free some space there"
+            f"cannot write in {folder}: {error.strerror}; {writing_cure(error)}"
         ) from error

@@ -16,7 +16,7 @@ from headgate.config import settings
 from headgate.machine import allocation
 from headgate.model import defaults
 from headgate.model.errors import StorageError
-from headgate.model.paths import exposure
+from headgate.model.paths import exposure, secure
 
 HUB = "HEADGATE_HUB"
 STORE = "run.sqlite"
@@ -148,6 +148,7 @@ def _of_this_host(home: Path) -> Path:
         if not owner.exists():
             fresh = owner.with_name(f"{_OWNER}.{os.getpid()}.{threading.get_ident()}")
             fresh.write_text(host())
+            secure(fresh)  # empty after a power cut, it would be another host's
             try:
                 os.link(fresh, owner)  # atomic: only one host succeeds
             finally:

@@ -19,7 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from headgate.machine.processes import boot_id
-from headgate.model.errors import HeadgateError, NotFoundError, StorageError, UsageError
+from headgate.model.errors import (
+    HeadgateError,
+    NotFoundError,
+    StorageError,
+    UsageError,
+    writing_cure,
+)
 from headgate.model.identifiers import FIRST_WORKER, TaskName, run_and_job
 from headgate.model.job_checks import NAME_PATTERN
 from headgate.model.jobs import Job
@@ -83,7 +89,7 @@ def create() -> Path:
         except FileExistsError:
             continue  # another run of this millisecond exists
         except OSError as error:
-            cure = "free some space there, or set HEADGATE_HOME to a folder you can write"
+            cure = f"{writing_cure(error)}, or set HEADGATE_HOME to a folder you can write"
             raise StorageError(f"cannot make {path}: {error.strerror}; {cure}") from error
         return path
 

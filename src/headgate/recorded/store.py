@@ -50,6 +50,7 @@ class Recorder:
         self._flushed = 0
         self._asked = 0
         self._failing = False
+        self._secures = False
         try:
             self._db = self._connect()
             with self._db as db:
@@ -84,6 +85,11 @@ class Recorder:
             raise TypeError(f"table {table!r} has no {sorted(row)}")
         with self._condition:
             self._pending.append((table, values))
+
+    def secure(self) -> None:
+        """Have the rows added so far outlast a power cut, from their commit on."""
+        with self._condition:
+            self._secures = True
 
     def flush(self, timeout: float = 10.0) -> bool:
         """Wait until all rows added so far are on disk. Returns False if they are not after
@@ -122,12 +128,14 @@ class Recorder:
                     closing_down, ticket = self._closing, self._asked
                     rows = list(self._pending)
                     self._pending.clear()
-                written = self._commit(db, rows)
+                    secures, self._secures = self._secures, False
+                written = self._commit(db, rows, secures)
                 with self._condition:
                     if written:
                         self._flushed = ticket
                         self._condition.notify_all()
                     else:
+                        self._secures |= secures
                         room = _KEPT_ROWS - len(self._pending)
                         self._pending.extendleft(reversed(rows[max(len(rows) - room, 0) :]))
                         until = (
@@ -149,8 +157,11 @@ class Recorder:
     def _changed_since(self, before: tuple[bool, float]) -> bool:
         return (self._closing, self._tries_until) != before
 
-    def _commit(self, db: sqlite3.Connection, rows: list[tuple[str, tuple[object, ...]]]) -> bool:
+    def _commit(
+        self, db: sqlite3.Connection, rows: list[tuple[str, tuple[object, ...]]], secures: bool
+    ) -> bool:
         try:
+            db.execute(f"PRAGMA synchronous = {'FULL' if secures else 'NORMAL'}")
             with db:
                 for table, values in rows:
                     self._insert(db, table, values)

@@ -25,11 +25,11 @@ from headgate.hub.submission import Submission, git_commit, packages
 from headgate.hub.taking_up import FormerRun, keep_submission
 from headgate.model.cluster import Node
 from headgate.model.endings import Checkpoint
-from headgate.model.errors import StorageError
+from headgate.model.errors import StorageError, writing_cure
 from headgate.model.identifiers import FIRST_WORKER, JobId, TaskId, TaskOfRun
 from headgate.model.job_states import ENDED
 from headgate.model.jobs import Job
-from headgate.model.paths import below
+from headgate.model.paths import below, secure
 from headgate.model.progress import Progress
 from headgate.model.reason_text import in_words
 from headgate.model.reasons import Reason, ReasonKind
@@ -114,7 +114,7 @@ class LiveRun:
                     self._take_up(former)
             except OSError as error:
                 raise StorageError(
-                    f"cannot write {self.folder}: {error.strerror}; free some space there, or "
+                    f"cannot write {self.folder}: {error.strerror}; {writing_cure(error)}, or "
                     "set HEADGATE_HOME"
                 ) from error
             undo.pop_all()
@@ -185,12 +185,18 @@ class LiveRun:
                 self._tasks[TaskId(f"{self.id}/{id}")] = known
 
     def confirm(self) -> None:
-        """Wait until the initial rows are on disk.
+        """Wait until the initial rows are on disk, where they outlast a power cut.
 
         Raises:
             StorageError: They are not after a while. Nothing is left of the run.
         """
-        if not self.recorder.flush(_FLUSH_SECONDS):
+        self.recorder.secure()
+        if self.recorder.flush(_FLUSH_SECONDS):
+            # SQLite sees to its own files: to close one of them here would drop its locks
+            files = [self.folder / name for name in (runs.SUBMISSION, variables.FILE)]
+            with contextlib.suppress(OSError):  # a file system that cannot tell
+                secure(*filter(Path.exists, files), self.folder, self.folder.parent)
+        else:
             self.recorder.close()
             os.close(self._lock)
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -260,6 +266,8 @@ class LiveRun:
             waits=job.waits,
             verified=job.verified,
         )
+        if job.state in ENDED:
+            self.recorder.secure()
 
     def _spec_of(self, job: LiveJob) -> str:
         """The JSON of a job's present specification, which seldom changes."""
