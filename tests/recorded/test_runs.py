@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 import headgate
-from headgate.model.errors import NotFoundError, StorageError, UsageError
+from headgate.client.starting import connect_or_start
+from headgate.model.errors import HubError, NotFoundError, StorageError, UsageError
 from headgate.model.jobs import Job
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.records import text_of
@@ -113,11 +114,17 @@ def sealed(home: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", str(home)], check=True)
 
 
-def test_one_that_cannot_be_written_is_named_with_the_cure(sealed: Path) -> None:
-    with pytest.raises(
-        StorageError, match=f"no permission to write in {sealed}; set HEADGATE_HOME"
-    ):
-        runs.home()
+def test_one_on_a_read_only_disk_can_be_looked_at_and_has_no_new_run(sealed: Path) -> None:
+    if os.geteuid() != 0:
+        with pytest.raises(StorageError, match=f"no permission to write in {sealed}; set HEAD"):
+            runs.home()
+        return
+    assert runs.home() == sealed
+    assert runs.listing() == []
+    with pytest.raises(StorageError, match="Read-only file system; mount its disk so that"):
+        runs.create()
+    with pytest.raises(HubError, match=r"no hub can be started: cannot write .*; mount its disk"):
+        connect_or_start()
 
 
 def test_one_of_somebody_else_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

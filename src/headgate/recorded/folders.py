@@ -65,7 +65,9 @@ def home() -> Path:
             f"the path {path} has a '{os.pathsep}' in it, which would divide it in two on the "
             "PYTHONPATH of tasks; set HEADGATE_HOME to a folder without one"
         )
-    if not os.access(path / "runs", os.W_OK | os.X_OK):
+    # on a disk that is read-only as a whole, runs can still be looked at
+    may_write = os.access(path / "runs", os.W_OK | os.X_OK)
+    if not may_write and not os.statvfs(path).f_flag & os.ST_RDONLY:
         raise StorageError(
             f"no permission to write in {path}; set HEADGATE_HOME to a folder you can write"
         )

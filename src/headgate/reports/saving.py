@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from headgate.model.errors import StorageError
@@ -29,7 +30,8 @@ def save(text: str, to: Path) -> Path:
         beside.write_bytes(data)
         beside.replace(file)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):
+            beside.unlink()
         raise StorageError(
             f"cannot write {to}: {error.strerror}; name another file with --output"
         ) from error
