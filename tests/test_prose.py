@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -155,11 +156,15 @@ def _is_for_people(value: ast.expr, errors: set[str | None], made: set[str]) -> 
     return False
 
 
-def places() -> Iterator[tuple[str, int, str]]:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        module = path.relative_to(PACKAGE).as_posix()
-        if not module.startswith(LEFT_OUT):
-            yield from ((module, line, text) for line, text in readings(path.read_text()))
+@cache
+def places() -> list[tuple[str, int, str]]:
+    modules = {path: path.relative_to(PACKAGE).as_posix() for path in sorted(PACKAGE.rglob("*.py"))}
+    return [
+        (module, line, text)
+        for path, module in modules.items()
+        if not module.startswith(LEFT_OUT)
+        for line, text in readings(path.read_text())
+    ]
 
 
 def test_text_for_people_decides_nothing() -> None:
@@ -172,7 +177,7 @@ def test_text_for_people_decides_nothing() -> None:
 
 
 def test_each_exception_is_still_needed() -> None:
-    known = list(places())
+    known = places()
     unused = [
         (name, part)
         for name, part in EXCEPTIONS

@@ -39,12 +39,13 @@ TORCH = ("torch", "torch._dynamo", "torch.distributed", "torch.utils.data")
 long as torch.
 """
 
+_STARTED = ("LD_", "PYTHON")
 _LOADED = (
-    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "LD_", "PYTHON", "TORCH"),
-    *("JAX_", "XLA_", "KERAS_", "CUDA_", "TF_CPP_", "TF_ENABLE_", "TF_USE_"),
+    *(*_STARTED, "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH"),
+    *("JAX_", "XLA_", "KERAS_", "CUDA_", "TF_CPP_", "TF_ENABLE_"),
 )
-"""Variables of these beginnings are read when an interpreter starts or a library is loaded; a fork
-is too late.
+"""Variables of these beginnings are read when an interpreter starts, the others when a library of a
+framework is loaded; a fork is too late.
 """
 _MESSAGE = 1 << 17  # bytes; an environment has to fit
 _START_SECONDS = 100.0
@@ -112,6 +113,7 @@ class WarmPython:
 
     def __init__(self, *modules: str) -> None:
         self._modules = modules
+        self._early = _STARTED if _keeps_headgate(modules) else _LOADED
         self._servers: dict[object, tuple[subprocess.Popen[bytes], socket.socket]] = {}
 
     def __enter__(self) -> WarmPython:
@@ -177,7 +179,7 @@ class WarmPython:
         early = {
             name: value
             for name, value in env.items()
-            if name.startswith(_LOADED) and name != "PYTHONPATH"
+            if name.startswith(self._early) and name != "PYTHONPATH"
         }
         key = (frozenset(early.items()), tuple(options))
         if key not in self._servers:
@@ -213,6 +215,11 @@ def warm_python(*modules: str) -> WarmPython:
 class _Child(NamedTuple):
     pid: int
     status: socket.socket
+
+
+def _keeps_headgate(modules: Sequence[str]) -> bool:
+    """Whether programs have the commands that were imported here: these load no framework."""
+    return any(name.startswith("headgate.") for name in modules)
 
 
 def _root() -> Path:
@@ -302,7 +309,7 @@ def main(control: str, *modules: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for whoever started this
     # JAX's, whose threads do not run yet
     warnings.filterwarnings("ignore", r"os\.fork\(\) was called")
-    keeps_headgate = any(name.startswith("headgate.") for name in modules)
+    keeps_headgate = _keeps_headgate(modules)
     if keeps_headgate:
         os.environ["OPENBLAS_NUM_THREADS"] = "1"  # threads do not outlive a fork
     atexit.register(_leave_imported)  # before all others, so that it is the last that is called

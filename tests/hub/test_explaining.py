@@ -141,7 +141,17 @@ FORMS = {
 
 
 @pytest.mark.slow
-def test_causes_that_need_spans_are_told_of_unchanged_scripts(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "forms",
+    [
+        ["trainer", "lightning"],
+        # two more causes by the same spans, which tests/diagnosis has of made-up ones
+        pytest.param(["accelerate", "plain"], marks=pytest.mark.long),
+    ],
+)
+def test_causes_that_need_spans_are_told_of_unchanged_scripts(
+    forms: list[str], tmp_path: Path
+) -> None:
     pytest.importorskip("torch")
     jobs = [
         {
@@ -151,7 +161,7 @@ def test_causes_that_need_spans_are_told_of_unchanged_scripts(tmp_path: Path) ->
             "args": [form, "6"],
             "env": {"OMP_NUM_THREADS": "1"},
         }
-        for form in FORMS
+        for form in forms
     ]
     (tmp_path / "jobs.yaml").write_text(json.dumps({"jobs": jobs}))
     headgate = [sys.executable, "-m", "headgate"]

@@ -71,12 +71,9 @@ def logs(user: User, job: str, workers: int) -> list[list[str]]:
     ]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [2, pytest.param(1, marks=pytest.mark.long)])
-def test_a_script_of_torchrun_s_trains_as_under_torchrun(
-    user: User, workers: int, tmp_path: Path
-) -> None:
-    script = user.write("ddp.py", DDP)
+def trains(user: User, workers: int) -> tuple[list[list[str]], float]:
+    """What the workers of a script for torchrun print, and the last loss of their job."""
+    user.write("ddp.py", DDP)
     user.variables |= {
         "OMP_NUM_THREADS": "1",
         "RANK": "3",
@@ -89,25 +86,47 @@ def test_a_script_of_torchrun_s_trains_as_under_torchrun(
     assert note.startswith("its script calls torch.distributed.init_process_group")
     assert "; each worker gets RANK, WORLD_SIZE" in note
     assert not [text for text in events(user, ended["id"], "warning") if "share nothing" in text]
+    with RunReader(user.home / "runs" / ended["id"] / "run.sqlite") as reader:
+        waits = [row["task"] for row in reader.rows("spans", "name = 'wait'")]
+    assert set(waits) == {f"ddp/worker-{rank}" for rank in range(workers)}
+    return logs(user, "ddp", workers), user.jobs()["ddp"]["loss"]
+
+
+def losses(printed: list[list[str]]) -> list[float]:
+    """The mean over workers of what they print in each step."""
+    of_workers = [[float(line.split()[-1]) for line in lines] for lines in printed]
+    return [sum(step) / len(of_workers) for step in zip(*of_workers)]
+
+
+@pytest.mark.slow
+def test_a_script_of_torchrun_s_trains_in_workers_that_wait_for_each_other(user: User) -> None:
+    printed, loss = trains(user, 2)
+    means = losses(printed)
+    assert len(means) == 10 and means[-1] < means[0]
+    assert loss == pytest.approx(means[-1], rel=0.5)
+
+
+@pytest.mark.long  # torchrun itself takes as long again
+@pytest.mark.parametrize("workers", [2, 1])
+def test_a_script_of_torchrun_s_trains_as_under_torchrun(
+    user: User, workers: int, tmp_path: Path
+) -> None:
+    printed, loss = trains(user, workers)
     subprocess.run(
         [
             # it takes a port and keeps it
             *("torchrun", "--standalone", "--nproc-per-node", str(workers)),
-            *("--redirects", "3", "--log-dir", str(tmp_path), str(script)),
+            *("--redirects", "3", "--log-dir", str(tmp_path), str(user.folder / "ddp.py")),
         ],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         # PyTorch's threads may abort a process that has left its group, with all of it done
         check=False,
         timeout=120,
     )
-    with RunReader(user.home / "runs" / ended["id"] / "run.sqlite") as reader:
-        waits = [row["task"] for row in reader.rows("spans", "name = 'wait'")]
-    assert set(waits) == {f"ddp/worker-{rank}" for rank in range(workers)}
     found = sorted(tmp_path.rglob("stdout.log"), key=lambda path: int(path.parent.name))
-    assert logs(user, "ddp", workers) == [path.read_text().splitlines() for path in found]
-    told = [[float(line.split()[-1]) for line in path.read_text().splitlines()] for path in found]
-    means = [sum(losses) / workers for losses in zip(*told)]
-    assert user.jobs()["ddp"]["loss"] == pytest.approx(means[-1], rel=0.5)
+    of_torchrun = [path.read_text().splitlines() for path in found]
+    assert printed == of_torchrun
+    assert loss == pytest.approx(losses(of_torchrun)[-1], rel=0.5)
 
 
 @pytest.mark.long

@@ -49,7 +49,6 @@ def seen(user: User, stated: str | None, jobs: list[str]) -> dict[str, str]:
 
 
 def test_a_job_is_given_of_those_that_its_user_s_environment_allows(on_gpus: User) -> None:
-    on_gpus.warm = False  # an interpreter for each of these environments takes longer to warm
     one = "limits: {memory: 100MiB, gpus: 1, gpu_memory: 1GiB}"
     none = "limits: {memory: 100MiB, gpus: 0}"
     any_ = "limits: {memory: 100MiB}, priority: 1"

@@ -23,20 +23,23 @@ VARIABLES = {
     "tensorflow": {"KERAS_BACKEND": "tensorflow"},
     "jax": {"KERAS_BACKEND": "jax"},
     "torch": {"KERAS_BACKEND": "torch"},
-    "tf_keras": {"TF_USE_LEGACY_KERAS": "1", "LEGACY": "1"},
+    "tf_keras": {"KERAS_BACKEND": "tensorflow", "TF_USE_LEGACY_KERAS": "1", "LEGACY": "1"},
 }
 """How a script is told which Keras it trains with."""
 
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": ""}
 """The same for all scripts, so that one interpreter that has imported TensorFlow serves them."""
 
+_TENSORFLOW = ("without_sklearn", "keras", "tf_keras")
 WARM = {
-    "tensorflow": ("keras",),
-    "jax": ("keras",),
-    "torch": ("keras", "torch._dynamo"),
-    "tf_keras": ("tf_keras",),
+    "tensorflow": _TENSORFLOW,
+    "jax": ("without_sklearn", "keras"),
+    "torch": ("without_sklearn", "keras", "torch._dynamo"),
+    "tf_keras": _TENSORFLOW,
 }
-"""What a script imports that takes seconds."""
+"""What a script imports that takes seconds: one interpreter has both kinds of Keras over
+TensorFlow. The first is of the harness.
+"""
 
 
 class Script:

@@ -362,7 +362,11 @@ def observed_steps() -> int:
 
 
 def main() -> None:
-    told, scripts = {}, SCRIPTS[os.environ["KERAS_BACKEND"]]
+    backend = os.environ["KERAS_BACKEND"]
+    for name in ("sklearn", *(["tensorflow"] if backend == "jax" else [])):
+        # Keras imports it where it can, and needs it for nothing here.
+        sys.modules[name] = None  # type: ignore[assignment]
+    told, scripts = {}, SCRIPTS[backend]
     for name in sys.argv[1:]:
         script, _ = scripts[name]
         before = observed_steps()

@@ -194,12 +194,26 @@ STOPS = {
     folds: [1, 11, 101, 112, 200],
     two_models: [2, 101, 112, 123],
 }
+LONG = {
+    thaws: [2, 11, 101],
+    again_in_each_epoch: [2, 21],
+    another_optimizer_in_each_epoch: [2, 12],
+    first_one_then_another_in_each_epoch: [2, 101],
+    folds: [1, 112],
+}
+"""Of these, stops where another training is stopped as well: before the first that is prepared
+later, and between two of them.
+"""
 
 
 @pytest.mark.parametrize(
     ("training", "stop_at"),
     [
-        pytest.param(training, at, id=f"{training.__name__}-{at}")
+        pytest.param(
+            *(training, at),
+            id=f"{training.__name__}-{at}",
+            marks=[pytest.mark.long] * (at in LONG.get(training, ())),
+        )
         for training, stops in STOPS.items()
         for at in stops
     ],

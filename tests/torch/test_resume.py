@@ -251,9 +251,19 @@ ALL = [
 
 
 @pytest.mark.parametrize(
-    "stop_at", [13, 18], ids=["within an epoch", "at the last batch of an epoch"]
+    ("training", "stop_at"),
+    [
+        *(pytest.param(training, 13, id=f"{training.__name__}-within") for training in ALL),
+        *(
+            pytest.param(
+                *(training, 18),
+                id=f"{training.__name__}-last",  # batch of an epoch
+                marks=[] if training in (shuffled, accumulated, streamed) else pytest.mark.long,
+            )
+            for training in ALL
+        ),
+    ],
 )
-@pytest.mark.parametrize("training", ALL, ids=lambda training: training.__name__)
 def test_stopped_and_resumed_is_the_same_as_left_alone(
     training: Callable[[Step], list[torch.Tensor]], stop_at: int, attempt: Attempting
 ) -> None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import signal
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -26,9 +27,12 @@ HOW: Any = {"batch_size": 32, "shuffle": True, "num_workers": int(os.environ.get
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
-digits = load_digits()
-images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
-labels = torch.tensor(digits.target)
+# Its data alone: to import scikit-learn takes longer than to train.
+library = find_spec("sklearn")
+assert library is not None and library.origin is not None
+file = Path(library.origin).parent / "datasets" / "data" / "digits.csv.gz"
+digits = torch.from_numpy(np.loadtxt(file, np.float32, delimiter=","))
+images, labels = digits[:, :-1].reshape(-1, 1, 8, 8) / 16, digits[:, -1].long()
 numbers = torch.arange(len(labels))
 loader = DataLoader(TensorDataset(images[:TRAINED], labels[:TRAINED], numbers[:TRAINED]), **HOW)
 model = nn.Sequential(

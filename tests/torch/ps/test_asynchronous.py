@@ -15,7 +15,6 @@ from unittest import mock
 import pytest
 import torch
 from tests.harness.gang import Gang
-from tests.harness.warm import TORCH
 
 from headgate.model.plans import Plan
 from headgate.testing import wait
@@ -40,9 +39,7 @@ def plan(synchronous: bool = False, staleness: int | None = None) -> Plan:
 
 
 def gang(folder: Path, made: Plan, **environment: str) -> Gang:
-    return Gang(
-        folder, made, [sys.executable, str(SCRIPT)], environment, warm=(*TORCH, "sklearn.datasets")
-    )
+    return Gang(folder, made, [sys.executable, str(SCRIPT)], environment)
 
 
 def accuracy(running: Gang) -> float:

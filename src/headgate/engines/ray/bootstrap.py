@@ -69,15 +69,15 @@ def actor_class() -> Any:
         def commands(self, method: str, *arguments: Any) -> Any:
             return getattr(self.agent, method)(*arguments)
 
-        @ray.method(concurrency_group="events")
+        @ray.method(concurrency_group="events")  # type: ignore[untyped-decorator]
         def events(self, method: str, *arguments: Any) -> Any:
             return getattr(self.agent, method)(*arguments)
 
-        @ray.method(concurrency_group="questions")
+        @ray.method(concurrency_group="questions")  # type: ignore[untyped-decorator]
         def questions(self, method: str, *arguments: Any) -> Any:
             return getattr(self.agent, method)(*arguments)
 
-        @ray.method(concurrency_group="files")
+        @ray.method(concurrency_group="files")  # type: ignore[untyped-decorator]
         def files(self, method: str, *arguments: Any) -> Any:
             return getattr(self.agent, method)(*arguments)
 
