@@ -477,6 +477,16 @@ def test_a_users_memory_leaves_what_others_were_granted() -> None:
     assert machine.parts["bob"].memory_bytes == 20 * GIB
 
 
+def test_a_user_whose_jobs_have_ended_weighs_nothing_and_no_memory_is_kept() -> None:
+    machine = Machine()
+    machine.submit("ada", job("a0"))
+    machine.submit("bob", job("b0"))
+    alone = machine.parts["ada"].weight
+    machine.end("b0", at=10.0)
+    assert sum(part.weight for part in machine.parts.values()) == alone > 0.0
+    assert machine.parts["bob"].memory_bytes == 0
+
+
 # --- administrators, hubs, and crashes
 
 

@@ -402,6 +402,8 @@ class Arbiter:
         shares = {user: replace(shares[user], shares=numbers[user]) for user in users}
         after = user_parts(node, shares, wanted, held)
         changed = [part for user, part in after.items() if self.parts.get(user) != part]
+        left = (part for user, part in self.parts.items() if user not in after)
+        changed += (replace(part, weight=0.0, memory_bytes=0) for part in left)
         self.parts = after
         return list(changed)
 
