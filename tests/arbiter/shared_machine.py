@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from tests.arbiter.users import UnixUser
 from tests.sampling import made_up
@@ -100,6 +102,14 @@ class Machine:
 
         until(says_so, SECONDS, f"{job} waits")
         assert not (user.home / f"{job}.gpus").exists()
+
+    def seen(self) -> list[dict[str, Any]]:
+        """What root sees on the machine."""
+        with socket.socket(socket.AF_UNIX) as asks:
+            asks.connect(str(self.socket))
+            asks.sendall(b'{"type": "Look"}\n')
+            jobs: list[dict[str, Any]] = json.loads(asks.makefile().readline())["jobs"]
+            return jobs
 
     def let_end(self, user: UnixUser, job: str) -> None:
         (user.home / f"{job}.end").touch()

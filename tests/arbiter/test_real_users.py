@@ -7,6 +7,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from tests.arbiter.shared_machine import Machine
@@ -14,6 +15,8 @@ from tests.arbiter.users import unix_users
 
 from headgate.arbiter.process import Places
 from headgate.machine.cgroup_layout import CGROUPS, find_layout
+
+HUB = b"headgate.hub.server"
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: the arbiter and users do")
 
@@ -107,12 +110,27 @@ def test_a_user_who_floods_it_delays_no_other(machine: Machine) -> None:
     floods.kill()
 
 
-def test_what_a_killed_hub_held_is_free_once_nothing_of_it_is_left(machine: Machine) -> None:
+def test_a_frozen_hub_of_a_deleted_user_keeps_what_its_jobs_hold_until_all_is_killed(
+    machine: Machine,
+) -> None:
+    if "HEADGATE_TEST_USERS" in os.environ:
+        pytest.skip("the users of this machine stay")
     ada, ben = machine.users
-    machine.submit(ben, "e", gpus=4)
-    machine.gpus(ben, "e")
-    machine.submit(ada, "f", gpus=4)
-    machine.waits(ada, "f")
+    machine.submit(ben, "g", gpus=2)
+    held = machine.gpus(ben, "g").split(",")
+    [hub] = [pid for pid in ben.pids() if HUB in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    os.kill(hub, signal.SIGSTOP)
+    machine.submit(ada, "h", gpus=3)
+    assert not {*machine.gpus(ada, "h").split(",")} & {*held}  # others go on
+    machine.submit(ada, "i", gpus=1)
+    ben.delete()
+    machine.waits(ada, "i")
+    assert machine.end(signal.SIGKILL) == -signal.SIGKILL
+    machine.start()
+    os.kill(hub, signal.SIGCONT)
+    assert [len(job["gpus"]) for job in machine.seen() if job["user"] == ben.name] == [2]
+    assert not (ada.home / "i.gpus").exists()
     ben.end()
-    machine.gpus(ada, "f")
-    machine.let_end(ada, "f")
+    assert machine.gpus(ada, "i") in held
+    for job in "hi":
+        machine.let_end(ada, job)

@@ -146,10 +146,12 @@ class ArbiterLink:
         if "error" in message:
             raise ValueError(message["error"])
         self._trouble(None)
-        kind = message.get(records.TYPE)
-        if kind not in _HEARD:
-            return
-        heard: Heard = records.load(message, _HEARD)
+        try:
+            heard: Heard = records.load(message, _HEARD)
+        except ValueError:
+            if message.get(records.TYPE) == ResourceGrant.__name__:
+                raise
+            return  # a later arbiter tells more than this hub knows
         if not isinstance(heard, ResourceGrant) or heard.job.id in self._asked:
             self._hear(heard)
 

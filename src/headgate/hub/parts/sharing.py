@@ -39,8 +39,12 @@ _LEAST_CORES = 0.1
 
 
 def name(folder: Path) -> str:
-    """What tells a hub from others of its user, and not where its folder is."""
-    return hashlib.blake2b(os.fsencode(folder.resolve()), digest_size=8).hexdigest()
+    """What tells a hub from others of its user, and not where its folder is. In two containers the
+    same path may be two folders.
+    """
+    status = folder.stat()
+    place = os.fsencode(folder.resolve()) + f" {status.st_dev} {status.st_ino}".encode()
+    return hashlib.blake2b(place, digest_size=8).hexdigest()
 
 
 def stated(hub: str, node: Node, controller: Controller, forecasting: Forecasting) -> Demand:
