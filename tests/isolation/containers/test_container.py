@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.dockerd import own_dockerd
@@ -37,12 +38,12 @@ from headgate.isolation.container.daemon import TOKEN, Daemon, NoAnswerError, Un
 from headgate.isolation.container.files import hint, mounts, outputs
 from headgate.isolation.container.isolation import GROUP as LABEL
 from headgate.isolation.container.isolation import OWNER, TASK, ContainerIsolation
-from headgate.machine import cgroup_layout, processes
+from headgate.machine import arbiter_socket, cgroup_layout, processes
 from headgate.model.cluster import Place
 from headgate.model.errors import IsolationError
 from headgate.model.identifiers import TaskId
 from headgate.model.jobs import Job
-from headgate.model.shares import UNLIMITED, Share
+from headgate.model.shares import UNLIMITED, Lever, Share
 from headgate.testing import wait
 from headgate.testing.isolation import RUN, Running
 
@@ -790,6 +791,18 @@ def test_without_a_daemon_it_is_said_what_to_do(
     with pytest.raises(IsolationError, match=f"^{RUN}/job/worker-0: {said}"):
         isolation.start(launch("true", tmp_path), NOTHING, 1)
     assert re.search(said, isolation.uncontrolled()[0].reason)
+
+
+@pytest.mark.parametrize(("uid", "is_told"), [(1000, True), (0, False)])
+def test_that_limits_of_users_hold_no_containers_is_told(
+    uid: int, is_told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    isolation = ContainerIsolation(GROUP)
+    monkeypatch.setattr(isolation, "_connected", lambda: SimpleNamespace(driver="cgroupfs"))
+    monkeypatch.setattr(arbiter_socket, "is_shared", lambda: True)
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    levers = {limit.lever for limit in isolation.uncontrolled()}
+    assert (Lever.CONTAINERS in levers) is is_told
 
 
 def test_of_an_address_that_nobody_named_that_is_said(
