@@ -19,11 +19,14 @@ def identify(uid: int, gid: int, known: Mapping[str, int]) -> tuple[str, frozens
         gid: The group that the user is in besides those of the directory.
         known: The numbers of users who were named before.
     """
-    user, groups = name_of(uid, known), set[str]()
-    if _exists(user):
-        for group in os.getgrouplist(user, gid):
-            with suppress(KeyError):
-                groups.add(grp.getgrgid(group).gr_name)
+    groups = set[str]()
+    try:
+        user = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return name_of(uid, known), frozenset()
+    for group in os.getgrouplist(user, gid):
+        with suppress(KeyError):
+            groups.add(grp.getgrgid(group).gr_name)
     return user, frozenset(groups)
 
 
