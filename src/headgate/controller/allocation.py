@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
-from math import ceil, isfinite
+from math import isfinite
 
 from headgate.controller.gpu_time import GpuTime
 from headgate.controller.jobs import Jobs, in_order
+from headgate.controller.memory_parts import memory_of_tasks
+from headgate.controller.pending import Pending, Settled, to_send
 from headgate.controller.records import JobRecord
 from headgate.controller.safeguards import Granted, Safeguards, of_policy
 from headgate.controller.side_by_side import SideBySide
 from headgate.controller.task_record import TaskRecord
-from headgate.model.actions import Action, SetShare, TryJob, Warn
+from headgate.model.actions import Action, TryJob, Warn
 from headgate.model.cluster import Node
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.reasons import Reason, ReasonKind, Refusal
 from headgate.model.shares import FIELDS, NOTHING, Share, entitled, threads
 from headgate.policies.base import Arrived, Change, Left, Placed, Policy
 
-_LEFT_BY_OTHERS, _NO_POLICY = Reason(ReasonKind.LEFT_BY_OTHERS), Reason(ReasonKind.NO_POLICY)
 _SOONEST_SECONDS = 0.1
 """Shortest delay until a policy that wants to be asked again is asked."""
 _PINNED_WEIGHT = 10_000.0
@@ -30,66 +30,6 @@ slice.
 """
 _BESIDE_PINNED = 0.1
 """Total weight of all other jobs on the node, as a fraction of the pinned jobs' weight."""
-_HEADROOM = 1.25
-"""A task's memory limit is at least this many times its peak: beyond the limit it is killed."""
-_NEAR = 1.1
-"""A limit below this many times the peak has to be raised."""
-
-
-@dataclass(slots=True)
-class Pending:
-    """Changes since shares were last settled.
-
-    Args:
-        now: Seconds on the run's clock.
-        changes: Changes for the policy.
-        starting: Tasks to start.
-        moved: Jobs with a task that started, ended, or outgrew its part.
-        nodes: Nodes on which a task started or ended.
-        sized: Nodes whose tasks may need another number of threads.
-    """
-
-    now: float
-    changes: list[Change] = field(default_factory=list)
-    starting: dict[TaskId, None] = field(default_factory=dict)
-    moved: dict[JobId, JobRecord] = field(default_factory=dict)
-    nodes: set[str] = field(default_factory=set)
-    sized: set[str] = field(default_factory=set)
-
-    def start(self, job: JobRecord, tasks: Iterable[TaskId]) -> None:
-        """Start the given tasks of a job."""
-        self.starting.update(dict.fromkeys(tasks))
-        self.moved[job.id] = job
-
-    def left(self, job: JobRecord, task: TaskRecord) -> None:
-        """A task has ended."""
-        self.moved[job.id] = job
-        self.nodes.add(task.node)
-
-    def clear(self) -> None:
-        """Drop all changes, once they are settled."""
-        self.changes, self.starting, self.moved, self.nodes, self.sized = [], {}, {}, set(), set()
-
-
-@dataclass(slots=True)
-class _Settled:
-    """Results of settling, step by step.
-
-    Args:
-        granted: What the policy grants to jobs, with its reasons.
-        reasons: Reasons of jobs whose share stays.
-        nodes: Nodes whose cores are divided anew among their tasks.
-        jobs: Jobs whose tasks may get a message.
-        shares: Changes of tasks' shares.
-        sizes: Entitled cores and threads of tasks.
-    """
-
-    granted: Granted
-    reasons: Mapping[JobId, Reason]
-    nodes: set[str]
-    jobs: dict[JobId, JobRecord] = field(default_factory=dict)
-    shares: dict[TaskId, Share] = field(default_factory=dict)
-    sizes: dict[TaskId, tuple[float, int]] = field(default_factory=dict)
 
 
 class Allocator:
@@ -242,7 +182,7 @@ class Allocator:
         }
         actions += decided
         self._size_tasks(pending, settled)
-        actions += _to_send(pending, settled)
+        actions += to_send(pending, settled)
         pending.clear()
         return actions
 
@@ -266,15 +206,15 @@ class Allocator:
             or self._gpu_time.due(pending.now, pending.nodes)
         )
 
-    def _ask_policy(self, pending: Pending, due: bool, actions: list[Action]) -> _Settled:
+    def _ask_policy(self, pending: Pending, due: bool, actions: list[Action]) -> Settled:
         """Ask the policy, if it is `due` or there is news for it."""
         if self.policy.grants and (pending.moved or self._changed):
             pending.changes += self._placements(pending)
         granted, reasons = self._decide(pending, actions) if pending.changes or due else ({}, {})
         nodes, self._changed = self._changed | pending.nodes, set()
-        return _Settled(granted, reasons, nodes)
+        return Settled(granted, reasons, nodes)
 
-    def _find_concerned(self, pending: Pending, settled: _Settled) -> None:
+    def _find_concerned(self, pending: Pending, settled: Settled) -> None:
         """Find jobs whose tasks may get another share."""
         jobs = self.jobs.all
         concerned = {
@@ -286,7 +226,7 @@ class Allocator:
         concerned |= {id: jobs[id] for id in (*settled.granted, *settled.reasons)}
         settled.jobs = concerned
 
-    def _give_parts(self, pending: Pending, settled: _Settled) -> None:
+    def _give_parts(self, pending: Pending, settled: Settled) -> None:
         """Give each task its part of its job's grant."""
         for job in in_order(settled.jobs.values()):
             is_granted = job.id in settled.granted
@@ -306,7 +246,7 @@ class Allocator:
                     settled.nodes.add(task.node)
                 task.share = task.share.merged(change)
 
-    def _give_gpu_time(self, pending: Pending, settled: _Settled) -> None:
+    def _give_gpu_time(self, pending: Pending, settled: Settled) -> None:
         """Divide the time of GPUs that several jobs compute on."""
         divided = self._gpu_time.divide(pending.now, settled.nodes, pending.nodes)
         for id, fraction in divided.items():
@@ -316,7 +256,7 @@ class Allocator:
             job.tasks[id].share = job.tasks[id].share.merged(change)
             settled.jobs[job.id] = job
 
-    def _size_tasks(self, pending: Pending, settled: _Settled) -> None:
+    def _size_tasks(self, pending: Pending, settled: Settled) -> None:
         """Compute entitled cores and threads of each task, and the jobs whose values change."""
         settled.nodes |= pending.sized
         settled.sizes = self._sizes(settled.nodes)
@@ -439,7 +379,7 @@ class Allocator:
             cap = most
         memory, disk = share.memory_bytes, share.disk_bytes_per_second
         if isinstance(memory, int):
-            memory = _memory(memory, job)[task.id]
+            memory = memory_of_tasks(memory, job)[task.id]
         return Share(
             cpu_weight=max(weight / count, 1.0) if weight is not None else None,
             cpu_cap_cores=cap,
@@ -504,28 +444,6 @@ class Allocator:
         return result
 
 
-def _to_send(pending: Pending, settled: _Settled) -> list[Action]:
-    """Starts of tasks, and messages to tasks whose share, size or reason changed."""
-    actions: list[Action] = []
-    for job in in_order(settled.jobs.values()):
-        new_reason = (
-            settled.granted[job.id][1] if job.id in settled.granted else settled.reasons.get(job.id)
-        )
-        for task in job.tasks.values():
-            before = (task.entitled, task.threads)
-            # unchanged on a lost node
-            task.entitled, task.threads = settled.sizes.get(task.id, before)
-            starts, changed = task.id in pending.starting, task.id in settled.shares
-            stays = task.entitled == before[0] and not changed and not starts
-            reason = job.why = new_reason or (job.why if stays else None) or _undecided(job)
-            if starts:
-                actions.append(job.starting(task, reason))
-            elif changed or job.id in settled.reasons or before != (task.entitled, task.threads):
-                share = settled.shares.get(task.id, NOTHING)
-                actions.append(SetShare(task.id, share, task.threads, task.entitled, reason))
-    return actions
-
-
 @lru_cache
 def _whole(cores: float) -> tuple[float, int]:
     """Entitled cores and threads of a task on a node without any shares."""
@@ -543,13 +461,6 @@ def _leaves_all_but(job: JobRecord, task: TaskRecord, entitled: float) -> float 
     return own if own < entitled else None
 
 
-def _undecided(job: JobRecord) -> Reason:
-    """The reason of a share about which the policy said nothing."""
-    if job.spec.share is not None:
-        return Reason.of(ReasonKind.PINNED, share=job.spec.share)
-    return _LEFT_BY_OTHERS if job.granted.cpu_weight is not None else _NO_POLICY
-
-
 def _different(now: Share, wanted: Share) -> Share:
     """The fields of `wanted` that are set and differ from `now`."""
     if wanted is now:
@@ -560,40 +471,3 @@ def _different(now: Share, wanted: Share) -> Share:
         if (value := getattr(wanted, name)) not in (None, getattr(now, name))
     }
     return Share(**values) if values else NOTHING
-
-
-def outgrows_memory(job: JobRecord, task: TaskRecord) -> bool:
-    """Whether a task's memory limit has to be recomputed: the task is near it, or had none because
-    its need was unknown.
-    """
-    granted, limit = job.granted.memory_bytes, task.share.memory_bytes
-    if job.spec.limits.memory_bytes is not None or not isinstance(granted, int):
-        return False
-    return not isinstance(limit, int) or _NEAR * task.most_bytes > limit
-
-
-def _memory(whole: int, job: JobRecord) -> Mapping[TaskId, int | None]:
-    """Each task's part of its job's memory (bytes), by need; servers need less than workers.
-
-    A task needs its peak use, at least the mean of its kind, because a new task will grow. Each
-    limit leaves the headroom. None if no task is known to use any: a limit would kill it.
-    """
-    tasks = list(job.tasks.values())
-    every = _mean_bytes(tasks)
-    if every is None:
-        return dict.fromkeys(job.tasks)
-    usual = {
-        kind: _mean_bytes(task for task in tasks if task.is_worker == kind) or every
-        for kind in (True, False)
-    }
-    needs = {task.id: max(task.most_bytes, usual[task.is_worker]) for task in tasks}
-    total = sum(needs.values())
-    return {
-        id: max(int(whole * need / total), ceil(_HEADROOM * need)) for id, need in needs.items()
-    }
-
-
-def _mean_bytes(tasks: Iterable[TaskRecord]) -> float | None:
-    """The mean peak memory of tasks with a known peak."""
-    known = [task.most_bytes for task in tasks if task.most_bytes > 0]
-    return sum(known) / len(known) if known else None

@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from headgate.controller import faults, finishing, out_of_gpu_memory, pausing, resizing, starting
-from headgate.controller.allocation import Allocator, Pending, outgrows_memory
+from headgate.controller.allocation import Allocator
 from headgate.controller.at_once import per_core
 from headgate.controller.gpu_memory import WorkerSlot
 from headgate.controller.jobs import Jobs, in_order, instead
+from headgate.controller.memory_parts import outgrows_memory
 from headgate.controller.pairing import Pairing
+from headgate.controller.pending import Pending
 from headgate.controller.queue_orders import Claim, FifoOrder
 from headgate.controller.queueing import Queue
 from headgate.controller.records import JobRecord

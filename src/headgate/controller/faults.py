@@ -33,7 +33,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from headgate.controller.allocation import Pending
+from headgate.controller.pending import Pending
 from headgate.controller.records import JobRecord
 from headgate.controller.task_record import TaskRecord
 from headgate.model.actions import Action, Fault, Resize

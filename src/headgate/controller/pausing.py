@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headgate.controller import starting
-from headgate.controller.allocation import Pending
+from headgate.controller.pending import Pending
 from headgate.controller.queueing import Queue
 from headgate.controller.records import JobRecord
 from headgate.model.actions import Action, HoldJob, MarkIdle

@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
 
-from headgate.controller.allocation import Allocator, Pending
+from headgate.controller.allocation import Allocator
 from headgate.controller.faults import is_coordinated
+from headgate.controller.pending import Pending
 from headgate.controller.records import JobRecord
 from headgate.controller.task_record import TaskRecord
 from headgate.model.actions import Action, Resize

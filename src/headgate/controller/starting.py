@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 
 from headgate.controller import faults
-from headgate.controller.allocation import Allocator, Pending
+from headgate.controller.allocation import Allocator
 from headgate.controller.jobs import Jobs, in_order
+from headgate.controller.pending import Pending
 from headgate.controller.records import JobRecord
 from headgate.controller.task_record import TaskRecord
 from headgate.model.actions import Action, Resize

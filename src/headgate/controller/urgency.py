@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 
 from headgate.controller import pausing
-from headgate.controller.allocation import Allocator, Pending
+from headgate.controller.allocation import Allocator
 from headgate.controller.gpu_memory import WorkerSlot
 from headgate.controller.jobs import Jobs
+from headgate.controller.pending import Pending
 from headgate.controller.queueing import Queue
 from headgate.controller.records import JobRecord
 from headgate.model.actions import Action

@@ -6,12 +6,15 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from headgate.model import units
 from headgate.model.errors import UsageError
 from headgate.model.jobs import Job
 from headgate.model.reason_text import say_changes
+
+if TYPE_CHECKING:
+    from headgate.hub.state.job import LiveJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,3 +110,62 @@ def _duration(text: str) -> float:
     if (seconds := units.seconds(text)) > 0.0:
         return seconds
     raise ValueError("expected a time above 0, such as 30s, 5m or 2h")
+
+
+def check_resize(run: str, live: LiveJob, workers: int, at_most: int) -> None:
+    """Check that a job of a run can continue with this many workers. `at_most`: its nodes take
+    so many tasks of one job.
+
+    Raises:
+        UsageError: It cannot.
+    """
+    job = live.spec.name
+    plan = live.current.plan if live.current is not None else None
+    fewest, most = live.spec.limits.workers
+    if live.state != "running" or plan is None:
+        raise UsageError(f"job {job!r} is {live.state}; only a running one can be resized")
+    if plan.strategy == "roles":
+        raise UsageError(
+            f"job {job!r} is made of roles; set their `count` in its job file, and run it again"
+        )
+    if plan.strategy == "single" and live.spec.contract is None and live.facts.shares_nothing:
+        raise UsageError(
+            f"job {job!r} runs as a single task: its script trains in one process, and more "
+            "workers would each train the whole job"
+        )
+    if plan.strategy == "single":
+        way = f"stop it, then: headgate resume {run} --strategy allreduce --workers {workers}"
+        raise UsageError(f"job {job!r} runs as a single task; to have it run as several {way}")
+    goes_on = live.spec.resumes or live.checkpoint is not None
+    if live.spec.contract is not None and not goes_on:
+        raise UsageError(
+            f"job {job!r} would begin anew: its script saves no checkpoint with Headgate; if "
+            "it goes on from its own, say `resumes: true` in its job file"
+        )
+    if isinstance(plan.batch_per_worker, tuple):
+        raise UsageError(
+            f"job {job!r} has a batch for each of its workers; stop it, and resume it by "
+            "another plan"
+        )
+    if live.own_states:
+        raise UsageError(
+            f"job {job!r} cannot be resized: its checkpoint holds what is each worker's own "
+            f"(hg.keep), and only {plan.workers} workers can go on from it"
+        )
+    if workers <= plan.backup_workers:
+        raise UsageError(
+            f"found {workers} workers; expected more than its {plan.backup_workers} backup workers"
+        )
+    if workers < fewest or (most is not None and workers > most):
+        limits = f"{fewest}..{'' if most is None else most}"
+        raise UsageError(f"found {workers} workers; the limits of job {job!r} say {limits}")
+    if workers < live.least_workers:
+        raise UsageError(
+            f"found {workers} workers; job {job!r} ran out of memory with fewer than "
+            f"{live.least_workers}"
+        )
+    if workers > at_most:
+        raise UsageError(
+            f"found {workers} workers; the nodes of job {job!r} take at most {at_most:,} "
+            "tasks of one job"
+        )

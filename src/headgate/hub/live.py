@@ -28,7 +28,7 @@ from headgate.engines.remote.environment import more, sent
 from headgate.forecast.job_tracker import JobTracker
 from headgate.hub import doubts
 from headgate.hub.allocations import warn_neighbours
-from headgate.hub.changes import Changes
+from headgate.hub.changes import Changes, check_resize
 from headgate.hub.checking import InspectedJob, checked
 from headgate.hub.claiming import claimed
 from headgate.hub.event_log import EventLog
@@ -529,7 +529,8 @@ class LiveHub:
         live, id = self._job(run, job), JobId.of(run, job)
         spec = changes.applied(live.spec)
         if changes.workers is not None:
-            self._check_resize(run, live, changes.workers)
+            most = tasks_on(self._nodes.cluster(self.runs[run].submission))
+            check_resize(run, live, changes.workers, most)
         elif live.state in ENDED:
             raise UsageError(
                 f"job {job!r} is {live.state}; only one that has not ended can be changed"
@@ -553,64 +554,6 @@ class LiveHub:
             self._step(events.ChangeRequested(id, spec))
         if changes.workers is not None:
             self._step(events.ResizeRequested(id, changes.workers))
-
-    def _check_resize(self, run: str, live: LiveJob, workers: int) -> None:
-        """Check that a job can continue with this many workers.
-
-        Raises:
-            UsageError: It cannot.
-        """
-        job = live.spec.name
-        plan = live.current.plan if live.current is not None else None
-        fewest, most = live.spec.limits.workers
-        if live.state != "running" or plan is None:
-            raise UsageError(f"job {job!r} is {live.state}; only a running one can be resized")
-        if plan.strategy == "roles":
-            raise UsageError(
-                f"job {job!r} is made of roles; set their `count` in its job file, and run it again"
-            )
-        if plan.strategy == "single" and live.spec.contract is None and live.facts.shares_nothing:
-            raise UsageError(
-                f"job {job!r} runs as a single task: its script trains in one process, and more "
-                "workers would each train the whole job"
-            )
-        if plan.strategy == "single":
-            way = f"stop it, then: headgate resume {run} --strategy allreduce --workers {workers}"
-            raise UsageError(f"job {job!r} runs as a single task; to have it run as several {way}")
-        goes_on = live.spec.resumes or live.checkpoint is not None
-        if live.spec.contract is not None and not goes_on:
-            raise UsageError(
-                f"job {job!r} would begin anew: its script saves no checkpoint with Headgate; if "
-                "it goes on from its own, say `resumes: true` in its job file"
-            )
-        if isinstance(plan.batch_per_worker, tuple):
-            raise UsageError(
-                f"job {job!r} has a batch for each of its workers; stop it, and resume it by "
-                "another plan"
-            )
-        if live.own_states:
-            raise UsageError(
-                f"job {job!r} cannot be resized: its checkpoint holds what is each worker's own "
-                f"(hg.keep), and only {plan.workers} workers can go on from it"
-            )
-        if workers <= plan.backup_workers:
-            raise UsageError(
-                f"found {workers} workers; expected more than its {plan.backup_workers} "
-                "backup workers"
-            )
-        if workers < fewest or (most is not None and workers > most):
-            limits = f"{fewest}..{'' if most is None else most}"
-            raise UsageError(f"found {workers} workers; the limits of job {job!r} say {limits}")
-        if workers < live.least_workers:
-            raise UsageError(
-                f"found {workers} workers; job {job!r} ran out of memory with fewer than "
-                f"{live.least_workers}"
-            )
-        if workers > (at_most := tasks_on(self._nodes.cluster(self.runs[run].submission))):
-            raise UsageError(
-                f"found {workers} workers; the nodes of job {job!r} take at most {at_most:,} "
-                "tasks of one job"
-            )
 
     def leave(self) -> None:
         """End this process at once, with all records written: the next hub takes up the runs."""

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from headgate.output.patterns import shown
+from headgate.output.plain_lines import shown
 
 _LONGEST = 400  # characters of what is quoted
 _SURVIVED = 30  # an error that so many lines were printed after is one that the script got over

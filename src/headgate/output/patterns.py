@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from headgate.model.errors import UsageError
 from headgate.model.progress_rule import ProgressRule
@@ -13,11 +13,9 @@ from headgate.output.expressions import Expression, TooSlowError, check_pattern,
 from headgate.output.line_progress import LineProgress
 from headgate.output.lines import Scanner
 from headgate.output.nearest import MissingMetric, Nearest
+from headgate.output.plain_lines import shown
 from headgate.output.tables import PrintedTables
 from headgate.output.tracebacks import TracebackLines
-
-LONGEST_LINE = 4096
-"""Most characters of a line that are read."""
 
 _NEAR = 3  # lines after a bar in which a loss is at its step
 _BELOW = 64  # lines below one that says a step, in which a loss is at it
@@ -26,9 +24,6 @@ _RECALLED = 3  # lines below a heading of what was the best
 _FRACTION = 0.01  # of an epoch, that a count may differ from
 
 _COUNTS_SAMPLES = re.compile(r"Train on (\d{1,12}) samples")  # of Keras
-_ESCAPE = re.compile(
-    r"\x1b(?:\[[0-9;?]{0,24}[@-~]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78DEHM])"
-)
 
 
 class ProgressReader:
@@ -478,20 +473,6 @@ class ProgressReader:
         if loss is None and epoch is None and not metrics:
             return None
         return LineProgress(loss=loss, metrics=metrics, step=step, epoch=epoch, epochs=epochs)
-
-
-def shown(line: str) -> Iterator[str]:
-    """The line as a terminal would show it: its start, without colours, in each redrawn state."""
-    if len(line) > LONGEST_LINE:
-        line = line[:LONGEST_LINE]
-    if "\x1b" in line:
-        line = _ESCAPE.sub("", line)
-    if "\r" in line or "\b" in line:
-        for state in line.replace("\b", "\r").split("\r"):
-            if state.strip():
-                yield state
-    else:
-        yield line
 
 
 def _follows(metric: str, lines: list[str]) -> bool:

@@ -8,6 +8,7 @@ That is not step 142.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 _FULL_WIDTH = {code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)} | {
     **dict.fromkeys((0x3001, 0xFF0C), ", "),
@@ -119,3 +120,24 @@ def _may_locate(line: str) -> bool:
 
 def _changed(change: re.Match[str]) -> str:
     return f"{change['is'] or ':'} {change['new']}"
+
+
+LONGEST_LINE = 4096
+"""Most characters of a line that are read."""
+_ESCAPE = re.compile(
+    r"\x1b(?:\[[0-9;?]{0,24}[@-~]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78DEHM])"
+)
+
+
+def shown(line: str) -> Iterator[str]:
+    """The line as a terminal would show it: its start, without colours, in each redrawn state."""
+    if len(line) > LONGEST_LINE:
+        line = line[:LONGEST_LINE]
+    if "\x1b" in line:
+        line = _ESCAPE.sub("", line)
+    if "\r" in line or "\b" in line:
+        for state in line.replace("\b", "\r").split("\r"):
+            if state.strip():
+                yield state
+    else:
+        yield line

@@ -19,7 +19,8 @@ import torch
 
 from headgate.torch import gradient_hooks, loss_terms, normalisers
 from headgate.torch.control_vector import ReduceError
-from headgate.torch.loss_mean import LossReading, is_selected, parameter_of, read
+from headgate.torch.loss_graph import is_selected, parameter_of
+from headgate.torch.loss_mean import LossReading, read
 from headgate.torch.loss_terms import Summed, TermSlot
 from headgate.torch.sample_comparison import SampleComparison, sorted_nodes
 from headgate.torch.sharding import Assigned

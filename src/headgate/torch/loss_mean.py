@@ -8,7 +8,7 @@ the loss.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from headgate.torch import normalisers
+from headgate.torch.loss_graph import is_of, is_of_parameters, kind_of, nodes_below
 from headgate.torch.normalisers import Normaliser
 
 _PASSED = frozenset(
@@ -34,40 +35,6 @@ _PASSED = frozenset(
     )
 )
 _SUMS = frozenset(("Sum", "Nansum", "Dot"))
-_OF_PARAMETERS = frozenset(
-    (
-        *(
-            "AccumulateGrad",
-            "Pow",
-            "Abs",
-            "Sqrt",
-            "LinalgVectorNorm",
-            "Norm",
-            "Sum",
-            "Mean",
-            "Add",
-            "Sub",
-            "Mul",
-        ),
-        *(
-            "Div",
-            "Neg",
-            "View",
-            "UnsafeView",
-            "Clone",
-            "T",
-            "Permute",
-            "Transpose",
-            "Mm",
-            "Stack",
-            "Cat",
-            "Square",
-            "Rsub",
-        ),
-    )
-)
-"""Nodes of weight penalties."""
-_MOST_NODES = 400
 _MOST_PARTS = 10_000
 
 
@@ -256,14 +223,9 @@ def _walk(root: Any, seen: _LossTerms) -> None:
             if kind == "Mean":
                 divisor = divisor.by(float(len(scalars)))
             nodes[:0] = [(scalar, divisor) for scalar in scalars]
-        elif not _is_of_parameters(node):
+        elif not is_of_parameters(node):
             _leaf(node, kind, divisor, seen)
     seen.others.append("more parts than are followed")
-
-
-def kind_of(node: Any) -> str:
-    """The name of the operation of a node, for example `Topk`."""
-    return type(node).__name__.rstrip("0123456789").removesuffix("Backward")
 
 
 def _leaf(node: Any, kind: str, divisor: _Divisor, seen: _LossTerms) -> None:
@@ -320,7 +282,7 @@ _read_weights: dict[tuple[int, int], float] = {}
 
 def _class_weights(node: Any) -> float:
     """A digest of the class weights in a loss; 0: it has none."""
-    for child, _ in zip(_nodes_below(node), range(_NEAR)):
+    for child, _ in zip(nodes_below(node), range(_NEAR)):
         if not kind_of(child).startswith(_WEIGH_CLASSES):
             continue
         weights = [getattr(child, "_saved_pos_weight", None), child._saved_weight]
@@ -360,7 +322,7 @@ def _mean_count(node: Any, kind: str) -> float:
 
 def _scalars(node: Any, kind: str, live: Sequence[Any]) -> list[Any]:
     """The scalars whose sum or mean this node is, if the script made a list of losses."""
-    if not live or not _is_of(live[0], ("Stack", "Cat")):
+    if not live or not is_of(live[0], ("Stack", "Cat")):
         return []
     inner = [child for child, _ in live[0].next_functions]
     numbers = node._saved_self_sym_numel if kind == "Mean" else _sum_count(node)
@@ -411,61 +373,6 @@ def _is_plain(value: torch.Tensor) -> bool:
     """
     small = {torch.float64: torch.float16, torch.int64: torch.int8}.get(value.dtype)
     return small is not None and torch.result_type(value, torch.ones((), dtype=small)) == small
-
-
-def _is_of(node: Any, kinds: Sequence[str]) -> bool:
-    return kind_of(node) in kinds
-
-
-def _is_of_parameters(root: Any) -> bool:
-    """Whether a node depends only on parameters, as penalties do. Then it is the same in all
-    workers.
-    """
-    nodes = [root]
-    for _ in range(_MOST_NODES):
-        if not nodes:
-            return True
-        node = nodes.pop()
-        inner = [child for child, _ in node.next_functions]
-        if not _is_of(node, tuple(_OF_PARAMETERS)):
-            return False
-        if _is_of(node, ("Mm",)) and None in inner:
-            return False
-        if _is_of(node, ("Mul", "Div")) and None in inner:
-            constant = node._saved_other if inner[0] is not None else node._saved_self
-            if isinstance(constant, torch.Tensor) and constant.numel() != 1:
-                return False
-        nodes += [child for child in inner if child is not None]
-    return False
-
-
-_SELECTS = frozenset(("Index", "MaskedSelect", "IndexSelect", "Gather", "Take", "Embedding"))
-_MOST_BELOW = 24
-"""Most nodes searched below a term."""
-
-
-def is_selected(node: Any) -> bool:
-    """Whether the numbers of a term are selected from others, for example by a mask."""
-    return any(kind_of(child) in _SELECTS for child in _nodes_below(node))
-
-
-def parameter_of(node: Any) -> torch.Tensor | None:
-    """A parameter of the layer closest to a term."""
-    for child in _nodes_below(node):
-        for inner, _ in child.next_functions:
-            if hasattr(inner, "variable"):
-                variable: torch.Tensor = inner.variable
-                return variable
-    return None
-
-
-def _nodes_below(node: Any) -> Iterator[Any]:
-    for _ in range(_MOST_BELOW):
-        yield node
-        live = [inner for inner, _ in node.next_functions if inner is not None]
-        if not live:
-            return
-        node = live[0]
 
 
 _listeners: list[

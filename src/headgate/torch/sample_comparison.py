@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from headgate.task import Channel
-from headgate.torch.loss_mean import kind_of
+from headgate.torch.loss_graph import kind_of
 
 _ENTRIES = {
     "Mm": (0, 1, "self"),

@@ -398,8 +398,7 @@ class ContainerBox(EnclosedBox):
         except IsolationError as error:
             self._end = Exit(code=None, reason=f"how it ended is not known: {error}")
         else:
-            number = status - 128
-            status = -number if number in _SIGNALS else status
+            status = 128 - status if status - 128 in _SIGNALS else status
             self._used = self._memory(state)
             self._end = told_exit(status, None, self._used, container.where)
             unexplained = not self._killed.is_set() and self._end.reason is None
