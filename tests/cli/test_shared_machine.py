@@ -174,6 +174,13 @@ def test_the_hub_of_a_job_is_asked_to_hold_it_for_another_user(arbiter: ServedAr
     asked = ada.hears("HoldAsked")
     assert (asked["job"], asked["by"]) == ([["ada", "h"], "r/vae#1"], ["grace", "h"])
     answer = {"type": "JobHeld", "by": asked["by"], "number": 7, "begin": 1.0, "end": 1.4}
+    forged = {**answer, "begin": 0.0}
+    grace.socket.sendall(json.dumps(forged).encode() + b"\n")
+    grace.state()
+    asks("nothing")
+    assert grace.hears("JobHeld")["why"]
+    asks("vae")
+    ada.hears("HoldAsked")
     ada.socket.sendall(json.dumps(answer).encode() + b"\n")
     held = grace.hears("JobHeld")
     assert (held["number"], held["begin"], held["end"]) == (7, 1.0, 1.4)

@@ -257,6 +257,8 @@ _DEMAND: dict[str, Any] = {
 }
 _ASKED: tuple[dict[str, Any], ...] = (
     {"type": "Look", "version": 1},
+    {"type": "AskHold", "user": "nobody", "name": "c", "number": 1, "seconds": 0.4},
+    {"type": "JobHeld", "by": ["nobody", "h"], "number": 1, "begin": 1.0, "end": 1.4},
     {"type": "Book", "demand": {"id": "", "gpus": 2}, "seconds": 60.0, "begin": 5.0},
     {"type": "Unbook", "id": 1},
     {"type": "OrderJob", "job": [["nobody", "1"], "r/a#1"], "held": True},

@@ -115,6 +115,7 @@ class ArbiterDaemon:
         self._boxes, self._told = boxes or Boxes(), tell
         self._now = clock()
         self._hubs: dict[Hub, StreamWriter] = {}
+        self._holds: dict[Hub, tuple[int, Hub]] = {}  # whom each hub asked last to hold a job
         self._heard: dict[Hub, float] = {}
         self._unapplied: dict[tuple[type, str], ArbiterAction] = {}
         self._retry_at = math.inf
@@ -296,6 +297,7 @@ class ArbiterDaemon:
         finally:
             if hub is not None and self._hubs.get(hub) is writer:
                 del self._hubs[hub]
+                self._holds.pop(hub, None)
                 self._heard.pop(hub, None)
                 if not self._closes:
                     self.take(HubLeft(hub))
@@ -326,7 +328,9 @@ class ArbiterDaemon:
         if hub is None:
             raise ValueError("expected a demand before it: only hubs hold jobs")
         if isinstance(request, JobHeld):
-            self._send_to([request.by], records.dump(request))
+            if self._holds.get(request.by) == (request.number, hub):
+                del self._holds[request.by]
+                self._send_to([request.by], records.dump(request))
             return
         named = [
             job
@@ -335,7 +339,9 @@ class ArbiterDaemon:
             and not grant.demand.private
         ]
         asked = [HoldAsked(job, hub, request.number, request.seconds) for job in named]
-        if len(asked) != 1 or not self._send_to([asked[0].job.hub], records.dump(asked[0])):
+        if len(asked) == 1 and self._send_to([asked[0].job.hub], records.dump(asked[0])):
+            self._holds[hub] = request.number, asked[0].job.hub
+        else:
             why = f"{request.user} runs {len(asked) or 'no'} job of that name that can be asked"
             self._send_to([hub], records.dump(JobHeld(hub, request.number, why=why)))
 
