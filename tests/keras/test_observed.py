@@ -96,7 +96,7 @@ def test_epochs_losses_and_waits_for_input_are_told(outcome: Any) -> None:
         for span in message["spans"]
         if span["name"] == "input"
     ]
-    assert any(0.004 < seconds < 0.05 for seconds in waits)  # some is read ahead
+    assert max(waits) > 0.004  # some is read ahead
     if "validated" in observed:
         told = [message["seconds"].get("evaluation", 0.0) for message in channel.of("asides")]
         assert sum(told) > 0.0

@@ -235,7 +235,6 @@ DIFFERENT = {
 
 
 SHORT = {
-    "the rate set by hand for one step",
     "a scheduler stepped on each one's own loss",
     "batches left out",
     "stopping early",

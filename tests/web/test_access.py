@@ -33,20 +33,20 @@ def asked(home: Path) -> TestClient:
     return TestClient(app, "http://127.0.0.1:7411", headers=bearer, follow_redirects=False)
 
 
-def test_nobody_sees_anything_without_a_token(pages: Pages) -> None:
+def test_nobody_sees_anything_without_a_token(lasting: Pages) -> None:
     for path in ("/", "/live", "/past", "/metrics", "/runs/x", "/assets/web.js", "/no-such"):
-        assert pages.asks(path, token=None).status == 403, path
-    assert pages.asks("/?token=wrong", token=None).status == 403
+        assert lasting.asks(path, token=None).status == 403, path
+    assert lasting.asks("/?token=wrong", token=None).status == 403
 
 
-def test_a_token_in_the_address_becomes_a_cookie_and_leaves_it(pages: Pages) -> None:
+def test_a_token_in_the_address_becomes_a_cookie_and_leaves_it(lasting: Pages) -> None:
     for name in ("act", "look"):
-        answer = pages.asks(f"/past?token={pages.tokens[name]}&x=1", token=None)
+        answer = lasting.asks(f"/past?token={lasting.tokens[name]}&x=1", token=None)
         assert (answer.status, answer.headers["refresh"]) == (200, "0; url=/past?x=1")
         cookie = answer.headers["set-cookie"]
         assert "HttpOnly" in cookie
         assert "SameSite=strict" in cookie
-        entered = pages.asks("/past", token=None, headers={"Cookie": cookie.partition(";")[0]})
+        entered = lasting.asks("/past", token=None, headers={"Cookie": cookie.partition(";")[0]})
         assert entered.status == 200
 
 
@@ -88,13 +88,13 @@ def test_every_way_to_ask_needs_the_pages_own_origin(asked: TestClient) -> None:
         assert asked.request(method, "/runs/x/stop").status_code == 403, method
 
 
-def test_silent_and_slow_connections_stop_nobody(pages: Pages) -> None:
+def test_silent_and_slow_connections_stop_nobody(lasting: Pages) -> None:
     with ExitStack() as held:
         for number in range(200):
-            slow = held.enter_context(socket.create_connection(("127.0.0.1", pages.port)))
+            slow = held.enter_context(socket.create_connection(("127.0.0.1", lasting.port)))
             if number % 2:
                 slow.sendall(b"GET /live HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthoriz")
-        assert pages.asks("/past").status == 200
+        assert lasting.asks("/past").status == 200
 
 
 def test_what_jobs_are_called_print_and_report_stays_text(pages: Pages, user: User) -> None:
@@ -143,8 +143,8 @@ def test_who_may_only_look_cannot_act(pages: Pages, user: User) -> None:
     user.sees_state("a", "killed")
 
 
-def test_a_page_of_another_site_cannot_act(pages: Pages) -> None:
-    own = f"http://127.0.0.1:{pages.port}"
+def test_a_page_of_another_site_cannot_act(lasting: Pages) -> None:
+    own = f"http://127.0.0.1:{lasting.port}"
     for headers in (
         {},
         {"X-Headgate": "act"},
@@ -153,13 +153,13 @@ def test_a_page_of_another_site_cannot_act(pages: Pages) -> None:
         {"Origin": "null", "X-Headgate": "act"},
         {"Origin": "http://127.0.0.1:1", "X-Headgate": "act"},
     ):
-        answer = pages.asks("/runs/x/stop", method="POST", body={}, headers=headers)
+        answer = lasting.asks("/runs/x/stop", method="POST", body={}, headers=headers)
         assert answer.status == 403, headers
 
 
-def test_a_name_made_to_mean_this_machine_is_refused(pages: Pages) -> None:
+def test_a_name_made_to_mean_this_machine_is_refused(lasting: Pages) -> None:
     for host in ("evil.example", "evil.example:80", "", "localhost.evil.example"):
-        assert pages.asks("/", headers={"Host": host}).status == 421, host
+        assert lasting.asks("/", headers={"Host": host}).status == 421, host
 
 
 def test_no_other_file_is_read_as_a_log(pages: Pages, user: User) -> None:
@@ -177,27 +177,27 @@ def test_no_other_file_is_read_as_a_log(pages: Pages, user: User) -> None:
         assert pages.asks(f"/runs/{folder.name}/jobs/{job}/log", token="look").status == 404, job
 
 
-def test_names_of_this_machine_are_known(pages: Pages) -> None:
+def test_names_of_this_machine_are_known(lasting: Pages) -> None:
     for host in ("localhost", "127.0.0.1:9", "[::1]:9", socket.gethostname()):
-        assert pages.asks("/", headers={"Host": host}).status == 200, host
+        assert lasting.asks("/", headers={"Host": host}).status == 200, host
 
 
-def test_every_answer_forbids_framing_and_foreign_scripts(pages: Pages) -> None:
+def test_every_answer_forbids_framing_and_foreign_scripts(lasting: Pages) -> None:
     for path, token in (("/", "act"), ("/no-such", "act"), ("/", None), ("/assets/web.js", "act")):
-        headers = pages.asks(path, token=token).headers
+        headers = lasting.asks(path, token=token).headers
         assert "frame-ancestors 'none'" in headers["content-security-policy"], path
         assert "script-src 'self'" in headers["content-security-policy"], path
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["referrer-policy"] == "no-referrer"
 
 
-def test_what_is_not_there_is_said(pages: Pages) -> None:
-    answer = pages.asks("/runs/no-such-run")
+def test_what_is_not_there_is_said(lasting: Pages) -> None:
+    answer = lasting.asks("/runs/no-such-run")
     assert answer.status == 404
     assert "no run 'no-such-run'" in answer.text
-    assert "<h1>" in pages.asks("/runs/no-such-run", headers={"Accept": HTML}).text
-    assert pages.asks("/assets/../server.py").status == 404
-    assert pages.does("/runs/x/stop", {}).status == 404
+    assert "<h1>" in lasting.asks("/runs/no-such-run", headers={"Accept": HTML}).text
+    assert lasting.asks("/assets/../server.py").status == 404
+    assert lasting.does("/runs/x/stop", {}).status == 404
 
 
 def test_the_token_is_the_users_alone_and_stays(pages: Pages, user: User, home: Path) -> None:
