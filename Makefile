@@ -99,13 +99,14 @@ $(VENV)/demo.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@$(PIP) --editable '.[torch,demo]'
 	@touch $@
 
+# With BESIDES=,docs,web what builds the site is found and installed in the same go.
 # tf_keras asks for the whole of TensorFlow, with what it takes to compile for GPUs; tensorflow-cpu has all that it uses.
 # Of axe-playwright-python only the axe-core in it is used, in the browser that Selenium drives.
 $(VENV)/dev.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Installing Headgate, all frameworks and what tests and checks need into $(VENV) (once) ..."
-	@$(PIP) --editable '.[torch,jax,ray,docker,demo,explain,gpu,dev]'
+	@$(PIP) --editable '.[torch,jax,ray,docker,demo,explain,gpu,dev$(BESIDES)]'
 	@$(PIP) --no-deps tf_keras axe-playwright-python
-	@touch $(VENV)/demo.stamp $@
+	@touch $(VENV)/demo.stamp $(if $(BESIDES),$(VENV)/docs.stamp) $@
 
 $(VENV)/docs.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Installing Headgate and what builds the site into $(VENV) (once) ..."
