@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.hub.user import User
+from tests.hub.user import SECONDS, User
 
 from headgate.hub import event_log
 from headgate.hub.event_log import EventLog
@@ -109,7 +109,7 @@ def test_a_log_of_a_killed_hub_is_whole(user: User) -> None:
     user.sees_job("learns", _learns, run.name)
     wait.until(
         lambda: any(isinstance(entry.what, progress.Progress) for entry in _log(run)),
-        30,
+        SECONDS,
         "progress is on record",
     )
     (hub,) = user.traces.hubs()

@@ -50,7 +50,7 @@ def test_a_paused_job_stands_still_until_it_is_unpaused_or_ended(user: User) -> 
     assert user.sees("b-asked") == "yes"
     assert user.json("pause", "e") == {run: {"paused": ["e"]}}
     user.kills(user.traces.hub())
-    wait.until(lambda: not is_held(user, "e"), 2.0, "e is released")
+    wait.until(lambda: not is_held(user, "e"), SECONDS, "e is released")
     wait.until(lambda: not user.traces.tasks(), SECONDS, "no task is left")
 
 

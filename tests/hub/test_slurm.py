@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from tests.hub.test_launched import events
-from tests.hub.user import User
+from tests.hub.user import SECONDS, User
 
 from headgate.recorded.reader import RunReader
 from headgate.scripts.contracts import free_ports
@@ -79,7 +79,7 @@ def slurm(tmp_path: Path) -> Iterator[dict[str, str]]:
                     words, env=env, capture_output=True, text=True, check=False
                 ).stdout
             ),
-            30.0,
+            SECONDS,
         )
         yield env
     finally:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.hub.user import User
+from tests.hub.user import SECONDS, User
 
 from headgate.model.errors import HeadgateError
 from headgate.sampling import stacks
@@ -38,7 +38,7 @@ def test_a_job_that_stands_still_shows_where_with_its_threads_and_children(user:
     user.sees("stuck")
     wait.until(
         lambda: any(task["pid"] for task in user.jobs()["hangs"]["tasks"]),
-        20,
+        SECONDS,
         "its process is known",
     )
     told = user.json("stacks", "hangs")

@@ -119,6 +119,7 @@ def test_a_full_disk_loses_no_row(tmp_path: Path) -> None:
         for i in range(2000):
             recorder.add("events", t=float(i), kind="note", text="y" * 100)
         assert not recorder.flush(timeout=2)
+        until(lambda: said, what="the full disk to be told of")
         assert len(said) == 1 and said[0] is not None and "full" in said[0]
         filler.unlink()
         until(lambda: recorder.flush(timeout=3), what="writing after space was freed")

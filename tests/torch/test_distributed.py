@@ -511,7 +511,6 @@ def test_who_waits_in_prepare_for_a_worker_that_fails_ends_at_once(
     )
     plan = Plan(strategy=strategy, workers=2, batch_per_worker=None, **servers)
     with Gang(tmp_path, plan, [sys.executable, str(script)], {"FAILS": str(fails)}) as running:
-        started = time.monotonic()
         running.start()
         other = f"worker-{1 - fails}"
         running.wait_for(other, "waiting")
@@ -520,7 +519,7 @@ def test_who_waits_in_prepare_for_a_worker_that_fails_ends_at_once(
         with contextlib.suppress(ConnectionError):  # it may have ended by now
             running.send(other, {"type": "stop"})  # as the hub does: the job has failed
         assert running.left(other) in (0, 75)  # it heard of the order first, or of the loss
-        assert time.monotonic() - begun < 4 * (begun - started)
+        assert time.monotonic() - begun < 60  # and not minutes
 
 
 READY_MADE = """
