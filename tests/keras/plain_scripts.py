@@ -363,7 +363,7 @@ def observed_steps() -> int:
 
 def main() -> None:
     backend = os.environ["KERAS_BACKEND"]
-    for name in ("sklearn", *(["tensorflow"] if backend == "jax" else [])):
+    for name in ("sklearn", *(["tensorflow"] if backend != "tensorflow" else [])):
         # Keras imports it where it can, and needs it for nothing here.
         sys.modules[name] = None  # type: ignore[assignment]
     told, scripts = {}, SCRIPTS[backend]

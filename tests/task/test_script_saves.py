@@ -172,6 +172,9 @@ REPORTED = [
 
 
 KERAS = """
+import sys
+
+sys.modules["sklearn"] = sys.modules["tensorflow"] = None  # Keras would import both
 import keras, numpy
 import orbax.checkpoint
 
