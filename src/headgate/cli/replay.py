@@ -56,14 +56,14 @@ def command(context: click.Context, run: str | None, path: Path | None, as_json:
 
 
 def _print(name: str, result: ReplayResult) -> None:
-    what = f"{counted(result.events, 'event')} in {say(result.seconds, 's')}"
+    replayed = f"{counted(result.events, 'event')} in {say(result.seconds, 's')}"
     if result.stopped:
-        what += f", up to where {result.stopped}"
+        replayed += f", up to where {result.stopped}"
     if not result.differences:
-        click.echo(f"{name}: the same {counted(result.actions, 'action')} after {what}")
+        click.echo(f"{name}: the same {counted(result.actions, 'action')} after {replayed}")
         return
     differing = counted(len(result.differences), "event")
-    click.echo(f"{name}: today's controller differs at {differing} of {what}")
+    click.echo(f"{name}: today's controller differs at {differing} of {replayed}")
     for difference in result.differences[:_SHOWN]:
         click.echo(event_words.line(difference.event))
         for mark, actions in (("-", difference.recorded), ("+", difference.today)):

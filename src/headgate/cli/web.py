@@ -130,10 +130,10 @@ def command(
         click.echo(f"open {addresses.act}")
         click.echo(f"to look only: {addresses.look}")
         if _is_loopback(host) and "SSH_CONNECTION" in os.environ:
-            here = f"{getuser()}@{socket.gethostname()}"
+            this_machine = f"{getuser()}@{socket.gethostname()}"
             click.echo(
                 "on your own machine type this, then open one of them there: "
-                f"ssh -N -L {addresses.port}:127.0.0.1:{addresses.port} {here}"
+                f"ssh -N -L {addresses.port}:127.0.0.1:{addresses.port} {this_machine}"
             )
     if show and not webbrowser.open(serving.entrance().as_uri()):
         click.echo("no browser could be opened", err=True)

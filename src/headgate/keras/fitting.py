@@ -221,7 +221,7 @@ class Fitting:
         before, self._as_trained = self._as_trained or [], None
         now = self._session.trained.sample(self._index) if goes_on and before else before
         self._session.changed = not all(
-            np.array_equal(one, other, equal_nan=True) for one, other in zip(before, now)
+            np.array_equal(earlier, later, equal_nan=True) for earlier, later in zip(before, now)
         )
         self._session.batches = self._reading.batches if self._reading is not None else None
         self._session.end_epoch(epoch, logs or {})

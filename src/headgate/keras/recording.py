@@ -68,7 +68,7 @@ def _layers(model: Any) -> Iterator[Any]:
 def _without_draws(layer: Any, recorder: TaskRecorder) -> None:
     """Turn off the random draws per sample of one of Keras' layers."""
     own = any(kind.__module__.partition(".")[0] in _KERAS for kind in type(layer).__mro__[:2])
-    for name, what in _DRAWS.items() if own else ():
+    for name, kind in _DRAWS.items() if own else ():
         value = getattr(layer, name, None)
         if (
             isinstance(value, float)
@@ -76,7 +76,7 @@ def _without_draws(layer: Any, recorder: TaskRecorder) -> None:
             and (name in _NAMED_ALIKE or "Dropout" in type(layer).__name__)
         ):
             setattr(layer, name, 0.0)
-            recorder.left_out(what)
+            recorder.left_out(kind)
 
 
 def _drawn(trained: TrainingState) -> list[Any]:

@@ -61,8 +61,9 @@ def how_to_end_plainly(facts: Facts) -> str:
         case Doubt.LEFT_PROCESSES:
             return "have its command wait for them (`wait`)"
         case Doubt.FAILURE_IN_OUTPUT:
-            what = "(`set -e -o pipefail` in bash)"
-            return f"have its command end with the status of what failed {what}"
+            return (
+                "have its command end with the status of what failed (`set -e -o pipefail` in bash)"
+            )
     return ""
 
 

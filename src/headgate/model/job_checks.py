@@ -58,7 +58,7 @@ def check_together(job: Any) -> None:
     """
     progress = job.progress
     goal = goals.against(progress.metric, progress.goal, progress.better)
-    for what, fault, cure in chain(
+    for field, fault, cure in chain(
         _wrong_roles(job),
         roles.against_others(job),
         _against_launch(job),
@@ -66,7 +66,7 @@ def check_together(job: Any) -> None:
         against_isolation(job.isolation, job.image, job.runtime, job.mounts, job.tty),
         against_plan(job.plan, job.limits, job.allow) if job.plan is not None else [],
     ):
-        raise ValueError(f"job {job.name!r}: `{what}`: {fault}; {cure}")
+        raise ValueError(f"job {job.name!r}: `{field}`: {fault}; {cure}")
 
 
 def normalize(job: Any, field: str, read: Callable[[Any], object]) -> None:

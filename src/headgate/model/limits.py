@@ -73,10 +73,10 @@ class Limits:
             ("memory_bytes", self.memory_bytes),
             ("gpu_memory_bytes", self.gpu_memory_bytes),
         )
-        for what, number in (*sizes, ("gpus", self.gpus)):
+        for name, number in (*sizes, ("gpus", self.gpus)):
             if number is not None and not is_number(number):
                 raise TypeError(
-                    f"Limits.{what} is {number!r}; expected a number, or None for no limit"
+                    f"Limits.{name} is {number!r}; expected a number, or None for no limit"
                 )
         for name, value in sizes:
             if value is not None and not 0 < value < math.inf:

@@ -150,8 +150,8 @@ def _out_of_gpu_memory(facts: Facts) -> str:
 
 def _ready_late(facts: Facts) -> str:
     printed = " | ".join(facts.get("printed", ()))
-    said = f"it printed last: {printed}" if printed else "it printed nothing"
-    return f"not ready within {say_seconds(facts['seconds'])}: {facts['text']}; {said}"
+    last_lines = f"it printed last: {printed}" if printed else "it printed nothing"
+    return f"not ready within {say_seconds(facts['seconds'])}: {facts['text']}; {last_lines}"
 
 
 def _outgrew_workers(facts: Facts) -> str:
@@ -214,13 +214,13 @@ def _other_nodes(cure: Facts) -> str:
 
 
 def _state_gpu_memory(cure: Facts) -> str:
-    what = "state what it needs"
+    request = "state request it needs"
     if "least_bytes" in cure:
-        what = f"state at least {say_bytes(cure['least_bytes'])}"
+        request = f"state at least {say_bytes(cure['least_bytes'])}"
     elif "more_than_bytes" in cure:
-        what = f"state more than {say_bytes(cure['more_than_bytes'])}"
+        request = f"state more than {say_bytes(cure['more_than_bytes'])}"
     where = "(`limits: {gpu_memory: …}` or --gpu-memory)"
-    return f"{what} {where}, and it waits until that is free"
+    return f"{request} {where}, and it waits until that is free"
 
 
 def _other_gpu(cure: Facts) -> str:

@@ -310,15 +310,16 @@ def _spelt(combination: Combination) -> str:
 
 def _job_names(base: str, combinations: Sequence[Combination]) -> list[str]:
     """Names of jobs that say their values; numbered where these are too long or not unique."""
-    said = [
+    values = [
         _NO_LETTERS.sub("_", "-".join(itertools.chain(*combination.items())))
         for combination in combinations
     ]
-    names = [f"{base}-{text}" for text in said]
+    names = [f"{base}-{text}" for text in values]
     if len(set(names)) == len(names) and max(map(len, names)) <= _MOST_LETTERS:
         return names
     digits = len(str(len(combinations)))
     start = base[: _MOST_LETTERS // 2 - digits]
     return [
-        f"{start}-{number:0{digits}}-{text}"[:_MOST_LETTERS] for number, text in enumerate(said, 1)
+        f"{start}-{number:0{digits}}-{text}"[:_MOST_LETTERS]
+        for number, text in enumerate(values, 1)
     ]

@@ -128,7 +128,7 @@ class PrintedTables:
             elif _NUMBER.match(cell):
                 values[column.name] = float(cell)
             elif _LIST.match(cell):
-                values[column.name] = sum(float(one) for one in cell.strip("[]").split(","))
+                values[column.name] = sum(float(part) for part in cell.strip("[]").split(","))
         wanted = [column for column in columns if self._wanted(column)]
         if (
             self._split is not None

@@ -120,8 +120,8 @@ def gpu_link(nvml: Any | None) -> GpuLink | None:
         # PIX and PXB of `nvidia-smi topo -m` are levels up to MULTIPLE; PHB, NODE and SYS are
         # beyond.
         behind = all(
-            nvml.nvmlDeviceGetTopologyCommonAncestor(one, other) <= nvml.NVML_TOPOLOGY_MULTIPLE
-            for i, one in enumerate(handles)
+            nvml.nvmlDeviceGetTopologyCommonAncestor(handle, other) <= nvml.NVML_TOPOLOGY_MULTIPLE
+            for i, handle in enumerate(handles)
             for other in handles[:i]
         )
     except (AttributeError, nvml.NVMLError):  # an older one has no such function

@@ -182,7 +182,7 @@ def _check(job: Job, contract: Contract, facts: ScriptFacts) -> None:
     if plan is None:
         return
     of_tensorflow = contract == "tensorflow"
-    for is_wrong, what, cure in (
+    for is_wrong, fault, cure in (
         (
             plan.strategy == "ps" and not of_tensorflow,
             f"parameter servers for a job with launch {contract}, which has none",
@@ -206,7 +206,7 @@ def _check(job: Job, contract: Contract, facts: ScriptFacts) -> None:
         ),
     ):
         if is_wrong:
-            raise UsageError(f"job {job.name!r}: found {what}; expected {cure}")
+            raise UsageError(f"job {job.name!r}: found {fault}; expected {cure}")
 
 
 def _without(job: Job, command: ParsedLauncher, facts: ScriptFacts) -> Job:

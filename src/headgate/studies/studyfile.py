@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr
 
@@ -25,7 +25,6 @@ from headgate.model.job_checks import NAME_PATTERN
 from headgate.model.jobs import Job
 
 Scenario = Literal["solo", "distributed", "shared", "simultaneous", "pairs"]
-SCENARIOS: tuple[Scenario, ...] = get_args(Scenario)
 UNLIMITED = "none"
 """Value of an axis that removes a limit or leaves something out."""
 STRATEGIES = ("allreduce", "ps", "async")

@@ -102,7 +102,7 @@ def _describe_groups(positions: Mapping[int, Position], words: Any) -> str:
     alike: dict[str, list[int]] = {}
     for index, position in positions.items():
         alike.setdefault(str(words(position)), []).append(index)
-    groups = [f"{names(indices)} {what}" for what, indices in list(alike.items())[:_SHOWN]]
+    groups = [f"{names(indices)} {place}" for place, indices in list(alike.items())[:_SHOWN]]
     return ", ".join(groups) + (f", and {len(alike) - _SHOWN} more" if len(alike) > _SHOWN else "")
 
 

@@ -147,8 +147,8 @@ class SaveWatcher:
         if self.pending == unit:
             self.pending = None
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        told = f"{os.path.basename(unit)}: {lines[0]}"
-        self._send({"type": "checkpoint_failed", "error": told})
+        cause = f"{os.path.basename(unit)}: {lines[0]}"
+        self._send({"type": "checkpoint_failed", "error": cause})
 
     def _hook(self, event: str, args: Any) -> None:
         if event != "os.rename" or self._process != os.getpid():
@@ -258,7 +258,7 @@ def damage(named: str) -> str | None:
         if any(_UNFINISHED in str(file.relative_to(path)) for file in files):
             return "was not finished"
         wrong = ((file.name, _damage_of_file(file)) for file in files)
-        return next((f"is damaged: {name} {told}" for name, told in wrong if told), None)
+        return next((f"is damaged: {name} {damage}" for name, damage in wrong if damage), None)
     except FileNotFoundError:
         return "is gone"
     except OSError as error:

@@ -60,9 +60,9 @@ class ObservedSession(HookedSession):
         if self._arithmetic is not None and not self._arithmetic.goes_on(self.steps - self._before):
             samples, made = self._progress.samples, self.steps - self._before
             costs = self._arithmetic.costs(self._optimizers, samples and samples / made)
-            told = {**self._arithmetic.facts(self._optimizers), **(costs or {})}
+            costs = {**self._arithmetic.facts(self._optimizers), **(costs or {})}
             self._arithmetic = None
-            self._channel.send({"type": "costs", "costs": told})
+            self._channel.send({"type": "costs", "costs": costs})
 
     def saw_loss(self, loss: Any) -> None:
         """A backward pass begins at this loss."""

@@ -249,8 +249,8 @@ class _Axes:
         if kind == "T":
             return rank - 1 - axis
         if kind == "Transpose":
-            one, other = _dim(node._saved_dim0, rank), _dim(node._saved_dim1, rank)
-            return {one: other, other: one}.get(axis, axis)
+            first, second = _dim(node._saved_dim0, rank), _dim(node._saved_dim1, rank)
+            return {first: second, second: first}.get(axis, axis)
         if kind == "Permute":
             return [_dim(saved_dim, rank) for saved_dim in node._saved_dims].index(axis)
         if kind == "Stack":

@@ -372,7 +372,7 @@ def compared_resume(
         resumed: The tasks of the resumed run.
         double: Whether they computed in float64.
     """
-    apart = [distance(one, other, double, {}) for one, other in zip(whole, resumed)]
+    apart = [distance(record, other, double, {}) for record, other in zip(whole, resumed)]
     steps = len(
         {number for record in resumed[:1] for optimizer, number in record.steps if optimizer == 0}
     )

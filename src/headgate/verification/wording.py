@@ -212,7 +212,7 @@ def _notes(verification: Verification) -> list[str]:
 def _left_out(verification: Verification) -> str:
     """In words, what the trial did not do, alone or with workers."""
     return (
-        f"; left out: {', '.join(_LEFT_OUT[what] for what in verification.left_out)}"
+        f"; left out: {', '.join(_LEFT_OUT[part] for part in verification.left_out)}"
         if verification.left_out
         else ""
     )

@@ -94,11 +94,6 @@ class Board:
         return tuple(self._runs)
 
     @property
-    def is_watched(self) -> bool:
-        """Whether any browser is connected."""
-        return bool(self._subscriptions)
-
-    @property
     def facts(self) -> Mapping[str, Any]:
         """What is said of all, such as `nodes`."""
         return self._facts

@@ -250,12 +250,12 @@ class Agent:
         if brought := env.get("HEADGATE_ZMQ"):
             injected_folder = inject(self._folder / "inject")
             hubs_folder = Path(brought.removesuffix("-zmq"))
-            here = {
+            own_folders = {
                 str(hubs_folder): str(injected_folder),
                 str(observation(hubs_folder)): str(observation(injected_folder)),
             }
             env["PYTHONPATH"] = os.pathsep.join(
-                here.get(part, part) for part in env.get("PYTHONPATH", "").split(os.pathsep)
+                own_folders.get(part, part) for part in env.get("PYTHONPATH", "").split(os.pathsep)
             )
             env["HEADGATE_ZMQ"] = str(transport(injected_folder))
             reads = (*reads, *files_of(injected_folder))
