@@ -27,9 +27,7 @@ from headgate.diagnosis.findings import (
     MemoryFacts,
     WaitedFacts,
 )
-from headgate.diagnosis.neighbours import (
-    neighbours,
-)
+from headgate.diagnosis.neighbours import neighbours
 from headgate.diagnosis.own_steps import Part
 from headgate.diagnosis.remedies import (
     CoresFacts,

@@ -7,9 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headgate.diagnosis.attribution import (
-    Evidence,
-)
+from headgate.diagnosis.attribution import Evidence
 from headgate.recorded.usage import Array
 
 _AWAY, _FULL = 0.05, 0.9

@@ -8,12 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from headgate.diagnosis.accounts import MOST_UNEXPLAINED, Account
-from headgate.diagnosis.attribution import (
-    LEAST_PART,
-    LEAST_SECONDS,
-    NONE,
-    TimeEstimate,
-)
+from headgate.diagnosis.attribution import LEAST_PART, LEAST_SECONDS, NONE, TimeEstimate
 from headgate.diagnosis.causes import causes_of, given
 from headgate.diagnosis.convergence import Plateau
 from headgate.diagnosis.findings import (
@@ -30,21 +25,10 @@ from headgate.diagnosis.findings import (
     UnknownFacts,
     WaitedFacts,
 )
-from headgate.diagnosis.neighbours import (
-    alone_first,
-    alone_once,
-    costly,
-    doubtful,
-    may_be,
-)
+from headgate.diagnosis.neighbours import alone_first, alone_once, costly, doubtful, may_be
 from headgate.diagnosis.own_causes import decode_once, reduced_threads
 from headgate.diagnosis.own_steps import Part
-from headgate.diagnosis.remedies import (
-    Remedy,
-    RemedyKind,
-    RunFacts,
-    StacksFacts,
-)
+from headgate.diagnosis.remedies import Remedy, RemedyKind, RunFacts, StacksFacts
 from headgate.model.job_states import FAULTS
 
 _SOON_SECONDS = 3600.0
@@ -98,11 +82,7 @@ def findings(account: Account) -> tuple[Finding, ...]:
         for cause in causes
         if cause.kind is not first.kind and cause.cost.seconds >= LEAST_SECONDS
     ]
-    return (
-        first,
-        *sorted(others, key=lambda cause: -cause.cost.seconds),
-        *besides(account, first),
-    )
+    return (first, *sorted(others, key=lambda cause: -cause.cost.seconds), *besides(account, first))
 
 
 def besides(account: Account, first: Finding) -> tuple[Finding, ...]:

@@ -169,10 +169,7 @@ class LiveHub:
             engine.boxes,
         )
         self.proving = InterferenceProber(
-            self._live_runs,
-            self._tracker,
-            engine.boxes,
-            self._sharing.holds.ask,
+            self._live_runs, self._tracker, engine.boxes, self._sharing.holds.ask
         )
         self._tracking = ExperimentTracking(self._live_runs)
         self._notifying = Notifying(self._live_runs)
@@ -369,12 +366,7 @@ class LiveHub:
                     alone = replace(submission, jobs=(job,))
                     inspected |= await asyncio.to_thread(checked, alone, cluster, within)
         run = LiveRun(
-            submission,
-            (within,),
-            self.policy,
-            former.began,
-            self._live_runs.trouble,
-            former=former,
+            submission, (within,), self.policy, former.began, self._live_runs.trouble, former=former
         )
         self._live_runs.runs[run.id] = run
         self._event_log.begin(run)

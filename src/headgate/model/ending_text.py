@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headgate.model.endings import Checkpoint, Doubt, Saved, StopAnswer
-from headgate.model.reasons import (
-    Facts,
-)
+from headgate.model.reasons import Facts
 from headgate.model.units import say_seconds
 
 _COMMANDS = 3

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from headgate.model.reasons import (
-    Facts,
-    KeepsRoom,
-)
+from headgate.model.reasons import Facts, KeepsRoom
 from headgate.model.units import say_bytes, say_time
 
 NAMED = 3

@@ -9,13 +9,7 @@ from collections.abc import Mapping
 from headgate.model.goals import direction
 from headgate.output import positions, vocabulary
 from headgate.output.line_progress import LineProgress, remaining
-from headgate.output.metric_names import (
-    NO_LOSS,
-    STANDS_IN,
-    MetricName,
-    Part,
-    describe,
-)
+from headgate.output.metric_names import NO_LOSS, STANDS_IN, MetricName, Part, describe
 
 _NAME = (
     r"(?<![\w./@-])([a-z_][\w./@-]{0,63}+)['\"]?+(?:\s?\(([^()]{1,24})\)|\s\[\d{1,9}-\d{1,9}\])?+"

@@ -8,11 +8,7 @@ from pathlib import Path
 
 from headgate.model import defaults
 from headgate.model.errors import HeadgateError, StorageError, UsageError
-from headgate.recorded.folders import (
-    STORE,
-    is_awaited,
-    listing,
-)
+from headgate.recorded.folders import STORE, is_awaited, listing
 from headgate.recorded.runs import CALLS, alive, describe, in_use, lineage, summary
 
 READ = "result.read"

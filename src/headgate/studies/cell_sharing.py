@@ -11,13 +11,7 @@ from headgate.diagnosis.attribution import LEAST_SECONDS
 from headgate.model.units import say_percent
 from headgate.studies.cells import Floors, Place, StudyCell
 from headgate.studies.grid import MITIGATION
-from headgate.studies.statistics import (
-    LEAST_REPETITIONS,
-    Ratio,
-    change,
-    over_blocks,
-    say_ratio,
-)
+from headgate.studies.statistics import LEAST_REPETITIONS, Ratio, change, over_blocks, say_ratio
 from headgate.studies.studyfile import UNLIMITED
 
 _LEAST_LOST = 0.02

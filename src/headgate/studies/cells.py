@@ -6,10 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from headgate.studies.statistics import (
-    noise_floor,
-    paired,
-)
+from headgate.studies.statistics import noise_floor, paired
 
 Metric = Literal["step", "elapsed", "cpu"]
 """Seconds of a sample or step in the warm window, elapsed seconds, and CPU seconds of a step."""

@@ -13,14 +13,7 @@ from headgate.reports.words import counted
 from headgate.studies.cell_sharing import CellSharing, gain_in_words, sharing, sharing_in_words
 from headgate.studies.cells import METRICS, Floors, Metric, Place, StudyCell, place_of
 from headgate.studies.journal import Measurement
-from headgate.studies.statistics import (
-    Change,
-    Ratio,
-    change,
-    paired,
-    say,
-    unpaired,
-)
+from headgate.studies.statistics import Change, Ratio, change, paired, say, unpaired
 
 
 @dataclass(frozen=True, slots=True)

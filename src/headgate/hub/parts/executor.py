@@ -303,12 +303,7 @@ class ActionExecutor(Component):
         self._engines.of(run.id).start(prepared, action.share, run.log(action.task))
 
     def _take_up(
-        self,
-        run: LiveRun,
-        live: LiveJob,
-        action: StartTask,
-        starts: Starts,
-        box: Mapping[str, Any],
+        self, run: LiveRun, live: LiveJob, action: StartTask, starts: Starts, box: Mapping[str, Any]
     ) -> None:
         """Go on with the task of a job whose hub died, in its attempt."""
         live.left_box = None

@@ -19,11 +19,7 @@ from headgate.hub.state.runs import LiveRuns
 from headgate.model.actions import PlanJob
 from headgate.model.cluster import Cluster, Node
 from headgate.model.errors import UsageError
-from headgate.model.events import (
-    Event,
-    JobPlanned,
-    StopRequested,
-)
+from headgate.model.events import Event, JobPlanned, StopRequested
 from headgate.model.identifiers import JobId
 from headgate.model.job_states import ENDED
 from headgate.model.plans import Plan

@@ -36,10 +36,7 @@ from headgate.model.progress import Progress
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.records import read
 from headgate.planning.candidates import tells
-from headgate.planning.choosing import (
-    grown,
-    has_choice,
-)
+from headgate.planning.choosing import grown, has_choice
 from headgate.planning.joining import alone
 from headgate.planning.moving import Move, Standing, better
 from headgate.profiling.calibration import calibrated

@@ -393,11 +393,7 @@ class LiveRun:
         if below(folder, checkpoint.path) is None:
             raise ValueError(f"checkpoint {checkpoint.path!r} is not in {folder}")
         self.recorder.add(
-            "checkpoints",
-            t=self.clock(),
-            task=task.of_run,
-            **saved,
-            **asdict(checkpoint),
+            "checkpoints", t=self.clock(), task=task.of_run, **saved, **asdict(checkpoint)
         )
         return checkpoint
 

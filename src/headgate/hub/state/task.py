@@ -96,10 +96,7 @@ class LiveTask:
         if input_part is None or "cpu_waiting" not in used or "cores" in self.held_by:
             return None
         return StepPace(
-            used["cpu_waiting"],
-            used.get("main_ready", 1.0),
-            input_part,
-            used.get("gpu_busy", 0.0),
+            used["cpu_waiting"], used.get("main_ready", 1.0), input_part, used.get("gpu_busy", 0.0)
         )
 
     def grant_threads(self, threads: int) -> None:
