@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import random
 import tarfile
 from dataclasses import asdict
@@ -38,7 +37,6 @@ ON_CORES = Cluster((Node("lab1", cores=2.0, memory_bytes=2**34),))
 ON_GPUS = Cluster(
     (Node("lab1", 32.0, 2**38, gpus=tuple(Gpu(i, "V100", 2**34) for i in range(GPUS))),)
 )
-DATA = Path(os.environ.get("HEADGATE_DATA", Path(__file__).parents[2] / "shared/data"))
 
 
 def on_cores(users: int, count: int) -> Trace:
@@ -65,7 +63,7 @@ def heavy(users: int, count: int) -> Trace:
 
 
 def clusters(users: int, count: int) -> Trace | None:
-    path = DATA / "traces" / "elasticflow-traces.tar.gz"
+    path = _frame.measurements() / "traces" / "elasticflow-traces.tar.gz"
     if not path.exists():
         return None
     jobs = []
@@ -105,7 +103,7 @@ def main() -> None:
         if (published := clusters(options.users, options.jobs)) is not None:
             traces.append((published, ON_GPUS))
         else:
-            print(f"no traces of clusters in {DATA}: left out")
+            print(f"no traces of clusters in {_frame.measurements()}: left out")
     assumptions, rows = Assumptions(prediction_error=options.error), []
     print(
         f"{'jobs':10}{'load':>6}  {'users share by':16}{'mean, s':>10}{'over slices':>13}", end=""
