@@ -174,7 +174,7 @@ def decided(waiting: int, users: int, rules: SharingRules) -> tuple[float, float
             shared = 20 * GIB if kind == 2 else None
             jobs.append(JobDemand(f"j{i}#1", 2.0 + kind, 1, memory, gpus, shared, left))
         arbiter.step(0.0, Demand(Hub(f"u{user}"), tuple(jobs)))
-    costs = []
+    costs = list[float]()
     for job in list(arbiter.room.grants)[:20]:
         own = {j: g.demand for j, g in arbiter.room.grants.items() if j.hub == job.hub}
         ids = {running.id for running in own}
@@ -248,7 +248,7 @@ def main() -> None:
     _frame.heading(options.repetitions)
     result = asyncio.run(served(options.users, options.jobs, options.seconds, options.length))
     for users in ("apart", "together"):
-        median, most, _ = decided(1000, options.users, SharingRules(users=users))  # type: ignore[arg-type]
+        median, most, _ = decided(1000, options.users, SharingRules(users=users))
         result |= {f"decision_{users}": median, f"decision_{users}_most": most}
     result["look_at_512"] = looked(512)
     rows = (
