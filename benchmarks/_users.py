@@ -155,7 +155,10 @@ class UsersMachine:
         file.write_text(json.dumps(rules))
         command = [sys.executable, "-m", "headgate", "arbiter", "--json", "--rules", str(file)]
         command += ["--socket", str(self._socket), "--folder", str(folder)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as arbiter:
+        # in a session of its own, so that Ctrl-C does not end it before the users' processes
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, start_new_session=True
+        ) as arbiter:
             try:
                 assert arbiter.stdout is not None
                 if not arbiter.stdout.readline():

@@ -15,7 +15,7 @@ from tests.arbiter.users import UnixUser
 
 from headgate.testing.wait import until
 
-_SETTLE_SECONDS, _WINDOW_SECONDS = 3.0, 8.0
+_SETTLE_SECONDS, _WINDOW_SECONDS = 2.0, 6.0
 _KINDS = ("cnn", "vae")
 PROCESSES = 300
 """Most processes and threads of the user with the hogs."""
