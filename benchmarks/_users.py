@@ -170,7 +170,8 @@ class UsersMachine:
         home = Places(folder=folder).home
         left = [base for base in find_layout(CGROUPS).bases.values() if (base / home).exists()]
         if left:
-            raise SystemExit(f"the arbiter left cgroups: {', '.join(map(str, left))}/{home}")
+            folders = ", ".join(str(base / home) for base in left)
+            print(f"the arbiter left cgroups: {folders}", file=sys.stderr)
 
     def home(self, user: UnixUser) -> Path:
         """The user's HEADGATE_HOME."""

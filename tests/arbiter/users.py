@@ -76,9 +76,12 @@ class UnixUser:
         pids = []
         for entry in Path("/proc").iterdir():
             with suppress(OSError):
-                if entry.name.isdecimal() and entry.stat().st_uid == self.uid:
-                    state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
-                    if state != "Z":
+                if entry.name.isdecimal():  # whose folder is root's while it exits
+                    lines = (
+                        line.partition(":") for line in (entry / "status").read_text().splitlines()
+                    )
+                    facts = {name: text.split() for name, _, text in lines}
+                    if facts["Uid"][0] == str(self.uid) and facts["State"][0] != "Z":
                         pids.append(int(entry.name))
         return pids
 
