@@ -41,9 +41,9 @@ def test_the_unit_is_written_enabled_and_removed(systemd: Path, home: Path) -> N
     assert typed("install").exit_code == 0
     assert unit.read_text() == printed
     assert (systemd / "asked").read_text().splitlines() == [
+        "loginctl enable-linger",
         "systemctl --user daemon-reload",
         "systemctl --user enable headgate.service",
-        "loginctl enable-linger",
     ]
     assert "is removed" in typed("remove").output
     assert not unit.exists()

@@ -56,12 +56,12 @@ def install() -> Path:
     """
     path, text = unit_path(), unit()
     _check()
+    _run("loginctl", "enable-linger")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     try:
         _run("systemctl", "--user", "daemon-reload")
         _run("systemctl", "--user", "enable", UNIT)
-        _run("loginctl", "enable-linger")
     except HeadgateError:
         path.unlink(missing_ok=True)
         raise
