@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -207,3 +209,32 @@ def test_the_first_row_after_a_time_is_found_though_some_come_late(tmp_path: Pat
             assert kept >= {t for t in times if t >= after}
             assert len(kept) <= max(1000 - after, 0.0) + 35
         assert reader.first_row("checkpoints", 100.0) <= 1
+
+
+def test_what_is_secured_is_on_a_disk_whose_power_is_cut(tmp_path: Path) -> None:
+    image, cut, folder = tmp_path / "disk", tmp_path / "cut", tmp_path / "mounted"
+    folder.mkdir()
+    with image.open("wb") as file:
+        file.truncate(16 << 20)
+    subprocess.run(["/sbin/mke2fs", "-q", "-t", "ext4", str(image)], check=True)
+    with _mounted(image, folder):
+        recorder = Recorder(folder / "run.sqlite")
+        recorder.add("jobs", name="a", state="done")
+        recorder.secure()
+        assert recorder.flush()
+        shutil.copy(image, cut)  # what the disk has, and not what is in memory
+        recorder.close()
+    with _mounted(cut, folder), RunReader(folder / "run.sqlite") as reader:
+        assert [row["state"] for row in reader.rows("jobs")] == ["done"]
+
+
+@contextmanager
+def _mounted(image: Path, folder: Path) -> Iterator[None]:
+    mount = ["mount", "-o", "loop", str(image), str(folder)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
