@@ -111,67 +111,52 @@ class Plan:
         metadata=declared(
             "How the workers synchronize: `single`, `allreduce` or `ps` (parameter servers).",
             kind=Kind.STRATEGY,
-        ),
+        )
     )
-    workers: int = field(
-        metadata=declared(
-            "Number of workers.",
-        ),
-    )
+    workers: int = field(metadata=declared("Number of workers."))
     batch_per_worker: int | tuple[int, ...] | None = field(
         metadata=declared(
             "Samples of each worker in a step: one number, or a list with one for each; without "
             "it, the script's own.",
             kind=Kind.BATCH,
-        ),
+        )
     )
     servers: int = field(
-        default=0,
-        metadata=declared(
-            "Number of parameter servers; 0 unless the strategy is `ps`.",
-        ),
+        default=0, metadata=declared("Number of parameter servers; 0 unless the strategy is `ps`.")
     )
     synchronous: bool = field(
         default=True,
-        metadata=declared(
-            "Whether each step waits for all workers; only `ps` can do without.",
-        ),
+        metadata=declared("Whether each step waits for all workers; only `ps` can do without."),
     )
     backup_workers: int = field(
         default=0,
         metadata=declared(
-            "Number of workers whose gradients a synchronous step of `ps` does not wait for.",
+            "Number of workers whose gradients a synchronous step of `ps` does not wait for."
         ),
     )
     staleness: int | None = field(
         default=None,
         metadata=declared(
             "The most steps that an asynchronous worker may be ahead of the slowest; without it, "
-            "no bound.",
+            "no bound."
         ),
     )
     worker_nodes: tuple[str, ...] = field(
         default=(),
-        metadata=declared(
-            "The name of each worker's node; empty: Headgate places them.",
-        ),
+        metadata=declared("The name of each worker's node; empty: Headgate places them."),
     )
     server_nodes: tuple[str, ...] = field(
         default=(),
-        metadata=declared(
-            "The name of each parameter server's node; empty: Headgate places them.",
-        ),
+        metadata=declared("The name of each parameter server's node; empty: Headgate places them."),
     )
     cores_per_worker: float | None = field(
         default=None,
-        metadata=declared(
-            "The most CPU cores of each worker; without it, what its node has.",
-        ),
+        metadata=declared("The most CPU cores of each worker; without it, what its node has."),
     )
     cores_per_server: float | None = field(
         default=None,
         metadata=declared(
-            "The most CPU cores of each parameter server; without it, what its node has.",
+            "The most CPU cores of each parameter server; without it, what its node has."
         ),
     )
 

@@ -73,21 +73,17 @@ class Recipient:
         default=(),
         metadata=declared(
             "What is told: `end`, `failure`, `goal`, `hang`, `verdict`, and `run` for the end of "
-            "the whole run; without it, what matters most.",
+            "the whole run; without it, what matters most."
         ),
     )
     secret: str | None = field(
         default=None,
-        metadata=declared(
-            "The variable with the secret that signs messages to `url`.",
-        ),
+        metadata=declared("The variable with the secret that signs messages to `url`."),
     )
     timeout: float = field(
         default=MESSAGE_SECONDS,
         metadata=declared(
-            "How long one attempt may take, in seconds or with a unit.",
-            kind=Kind.SECONDS,
-            above=0,
+            "How long one attempt may take, in seconds or with a unit.", kind=Kind.SECONDS, above=0
         ),
     )
     of_run: bool = False

@@ -40,14 +40,13 @@ class Ready:
         default=False,
         metadata=declared(
             "The port at which the task's program then listens; true: the port that Headgate chose "
-            "for it.",
+            "for it."
         ),
     )
     line: str | None = field(
         default=None,
         metadata=declared(
-            "A regular expression that then matches in a line of its output.",
-            kind=Kind.EXPRESSION,
+            "A regular expression that then matches in a line of its output.", kind=Kind.EXPRESSION
         ),
     )
     timeout: float = field(
@@ -74,9 +73,8 @@ class Role:
 
     name: str = field(
         metadata=declared(
-            "The role's name, unique in its job; its tasks are called `NAME-0`, `NAME-1` and so "
-            "on.",
-        ),
+            "The role's name, unique in its job; its tasks are called `NAME-0`, `NAME-1` and so on."
+        )
     )
     script: str | None = field(
         default=None,
@@ -94,34 +92,22 @@ class Role:
         ),
     )
     args: tuple[str, ...] = field(
-        default=(),
-        metadata=declared(
-            "Arguments of the script or command.",
-        ),
+        default=(), metadata=declared("Arguments of the script or command.")
     )
     python: str | None = field(
         default=None,
         metadata=declared(
-            "The Python interpreter of `script`; without it, that of the job.",
-            kind=Kind.PATH,
+            "The Python interpreter of `script`; without it, that of the job.", kind=Kind.PATH
         ),
     )
     env: Mapping[str, str] = field(
-        default_factory=dict,
-        metadata=declared(
-            "Variables that are added to the job's.",
-        ),
+        default_factory=dict, metadata=declared("Variables that are added to the job's.")
     )
-    count: int = field(
-        default=1,
-        metadata=declared(
-            "How many tasks the role has.",
-        ),
-    )
+    count: int = field(default=1, metadata=declared("How many tasks the role has."))
     cores: float | None = field(
         default=None,
         metadata=declared(
-            "The most CPU cores of each task; fractions are allowed; without it, no limit.",
+            "The most CPU cores of each task; fractions are allowed; without it, no limit."
         ),
     )
     memory_bytes: int | None = field(
@@ -133,10 +119,7 @@ class Role:
         ),
     )
     gpus: int | None = field(
-        default=None,
-        metadata=declared(
-            "How many GPUs each task gets to see.",
-        ),
+        default=None, metadata=declared("How many GPUs each task gets to see.")
     )
     nic_bytes_per_second: float | None = field(
         default=None,
@@ -150,26 +133,22 @@ class Role:
     nodes: tuple[str, ...] = field(
         default=(),
         metadata=declared(
-            "The names of the nodes that its tasks go to, in turn; empty: Headgate places them.",
+            "The names of the nodes that its tasks go to, in turn; empty: Headgate places them."
         ),
     )
     ready: Ready | None = field(
         default=None,
-        metadata=declared(
-            "When a task is ready; without it, as soon as it has started.",
-        ),
+        metadata=declared("When a task is ready; without it, as soon as it has started."),
     )
     after: tuple[str, ...] = field(
         default=(),
-        metadata=declared(
-            "The roles that have to be ready before its tasks are started.",
-        ),
+        metadata=declared("The roles that have to be ready before its tasks are started."),
     )
     ends: bool = field(
         default=False,
         metadata=declared(
             "Whether the job ends when all tasks of this role have ended; without it anywhere, "
-            "the last role does that.",
+            "the last role does that."
         ),
     )
 

@@ -44,7 +44,7 @@ class StopEarly:
         default="predicted",
         metadata=declared(
             "Which jobs end: `predicted`, if the predicted end cannot reach the best; `asha` and "
-            "`median`, as published.",
+            "`median`, as published."
         ),
     )
     metric: str | None = field(
@@ -52,8 +52,7 @@ class StopEarly:
         metadata=declared("The metric that they are judged by; else that of `progress`."),
     )
     keep: int = field(
-        default=1,
-        metadata=declared("How many of the best are kept at least.", least=1),
+        default=1, metadata=declared("How many of the best are kept at least.", least=1)
     )
 
 
@@ -122,16 +121,12 @@ class Sweep:
     )
     most: int = field(
         default=MOST,
-        metadata=declared(
-            "The most jobs that the sweep may have.",
-            least=1,
-            most=_MOST_STATED,
-        ),
+        metadata=declared("The most jobs that the sweep may have.", least=1, most=_MOST_STATED),
     )
     stop_early: StopEarly | None = field(
         default=None,
         metadata=declared(
-            "Ends jobs that will not be among the best: `{rule: predicted, metric: val_acc}`.",
+            "Ends jobs that will not be among the best: `{rule: predicted, metric: val_acc}`."
         ),
     )
 

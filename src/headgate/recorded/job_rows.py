@@ -346,9 +346,7 @@ def _progress(
 
 
 def _spent(
-    tasks: Iterable[TaskRow],
-    usage: Mapping[str, Usage],
-    ran: Sequence[tuple[float, float]],
+    tasks: Iterable[TaskRow], usage: Mapping[str, Usage], ran: Sequence[tuple[float, float]]
 ) -> float | None:
     """CPU seconds of a job over all attempts of its tasks, from counters or else from readings."""
     parts: list[float] = []
@@ -367,10 +365,7 @@ def _spent(
 
 
 def _granted(
-    reader: RunReader,
-    tasks: Mapping[TaskOfRun, TaskRow],
-    course: Sequence[Phase],
-    until: float,
+    reader: RunReader, tasks: Mapping[TaskOfRun, TaskRow], course: Sequence[Phase], until: float
 ) -> tuple[Signal, tuple[RecordedDecision, ...]]:
     """The entitled cores of a job while it ran, and the decisions about them.
 

@@ -347,13 +347,7 @@ def node_plots(run: Recording, node: RecordedNode, index: int, network: bool = T
         ),
         ("gpu", "GPU busy", "%", _named(node, ("gpu_busy", "mean of its GPUs")), 1.0),
         ("gpu-memory", "GPU memory", "B", _named(node, ("gpu_memory_bytes", "used")), None),
-        (
-            "psi",
-            "Waiting (pressure)",
-            "%",
-            pressure,
-            1.0,
-        ),
+        ("psi", "Waiting (pressure)", "%", pressure, 1.0),
     ]
     plots = []
     for key, title, unit, signals, top in wanted:

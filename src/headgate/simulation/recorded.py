@@ -111,13 +111,9 @@ def _job(reader: RunReader, row: JobRow, ended: Mapping[str, float | None]) -> T
         gpu_memory_bytes=limits.gpu_memory_bytes,
         share=spec.share,
         threads_follow=follows,
-        steps=max(
-            (report.step for report in progress if report.step is not None),
-            default=None,
-        ),
+        steps=max((report.step for report in progress if report.step is not None), default=None),
         epochs=max(
-            (report.epochs for report in progress if report.epochs is not None),
-            default=None,
+            (report.epochs for report in progress if report.epochs is not None), default=None
         ),
         losses=_losses(points, used, startup or 0.0, row.started, row.ended),
         told=tuple((point.step, point.epoch) for point in points) if foretold else (),
@@ -204,9 +200,7 @@ def _room(
         had = array if follows else np.full_like(array, array[0])
         # A task without a weight is entitled to all cores, and so are the others.
         sure = np.where(
-            [row.cpu_weight is not None for row in rows],
-            np.minimum(entitled, had),
-            0.0,
+            [row.cpu_weight is not None for row in rows], np.minimum(entitled, had), 0.0
         )
         has_whole_node = (had >= array) & (entitled >= _CLEARLY * cores.get(node or "", 0.0))
         last = np.maximum(np.searchsorted([row.t for row in rows], at, side="right") - 1, 0)

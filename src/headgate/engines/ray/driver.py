@@ -22,15 +22,7 @@ from headgate.engines.remote.far_files import FarFiles
 from headgate.engines.remote.link import AgentLink
 from headgate.engines.remote.pipe import Pipe
 from headgate.engines.remote.settings import Settings
-from headgate.engines.remote.wire import (
-    HERE,
-    Joined,
-    Open,
-    Opened,
-    Release,
-    Reserve,
-    Warned,
-)
+from headgate.engines.remote.wire import HERE, Joined, Open, Opened, Release, Reserve, Warned
 from headgate.model import log_levels
 from headgate.model.cluster import Node
 from headgate.model.errors import HeadgateError, UsageError
