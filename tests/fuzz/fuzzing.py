@@ -438,10 +438,12 @@ class _Task:
             TaskName("worker-0"), "here", "127.0.0.1", ProgressReader(ProgressRule()), joins=False
         )
         self._failed: list[str] = []
-        live_runs = cast(
-            LiveRuns,
-            SimpleNamespace(find=lambda _: (self._run, live), event=self._event, failed=self._fail),
-        )
+        hears = {
+            "attempt_of": lambda task: (self._run, live, self._attempt, task.name),
+            "event": self._event,
+            "failed": self._fail,
+        }
+        live_runs = cast(LiveRuns, SimpleNamespace(**hears))
         self._listener = HubListener(
             live_runs, self._run.folder, lambda _: None, lambda _: None, lambda *_: None
         )

@@ -17,7 +17,7 @@ from headgate.hub.parts import listener as listener_module
 from headgate.hub.parts.listener import MOST_COMPLAINTS, HubListener
 from headgate.hub.parts.throttle import AT_ONCE
 from headgate.hub.state.attempt import Attempt
-from headgate.hub.state.job import MOST_METRICS
+from headgate.hub.state.job import MOST_METRICS, LiveJob
 from headgate.hub.state.peers import AttemptSyncPoints
 from headgate.hub.state.run import LiveRun
 from headgate.hub.state.runs import LiveRuns
@@ -85,9 +85,11 @@ def heard(
         def failed(what: str, error: BaseException, id: str = "") -> None:
             raise AssertionError(f"{what}: {error!r}")
 
-        live_runs = cast(
-            LiveRuns, SimpleNamespace(find=lambda _: (run, live), event=event, failed=failed)
-        )
+        def attempt_of(task: TaskId) -> tuple[LiveRun, LiveJob, Attempt, TaskName]:
+            return run, live, attempt, task.name
+
+        hears = {"attempt_of": attempt_of, "event": event, "failed": failed}
+        live_runs = cast(LiveRuns, SimpleNamespace(**hears))
         listener = HubListener(
             live_runs, run.folder, events.append, lambda _: None, lambda *_: None
         )

@@ -16,8 +16,9 @@ from typing import Any
 from headgate import isolation
 from headgate.engines.base import LOCAL, Listener
 from headgate.hub import messages
+from headgate.hub.parts.checkpoint_reports import CheckpointReports
+from headgate.hub.parts.profile_reports import ProfileReports
 from headgate.hub.parts.throttle import ProgressThrottle
-from headgate.hub.state.attempt import Attempt
 from headgate.hub.state.job import LiveJob
 from headgate.hub.state.run import LiveRun
 from headgate.hub.state.runs import LiveRuns
@@ -27,15 +28,12 @@ from headgate.model.endings import Exit
 from headgate.model.events import Event
 from headgate.model.identifiers import TaskId, TaskName
 from headgate.model.plans import APART
-from headgate.model.profiles import Profile
 from headgate.model.progress import Progress
 from headgate.model.reasons import Reason, ReasonKind
-from headgate.model.records import parse, read, text_of
 from headgate.output.failures import FailureReader
-from headgate.profiling import store as profiles
 from headgate.sampling.shared_memory import left_since
-from headgate.scripts import inspection, resume_arguments
-from headgate.scripts.program import is_of_a_shell, program
+from headgate.scripts import inspection
+from headgate.scripts.program import is_of_a_shell
 
 MOST_COMPLAINTS = 20
 """Most warnings about invalid messages of one task."""
@@ -47,11 +45,6 @@ _INPUT_CURE = (
     "FILE`, or its arguments"
 )
 _MOST_ENDPOINTS = 16
-_OBSERVED = (
-    *("flops_per_sample", "batch", "dense_bytes"),
-    *("compiled", "autocast", "channels_last"),
-)
-"""Fields of a profile that an observed script tells."""
 _CONNECTS_SECONDS = 30.0
 """A script that reports progress for this long without connecting will not connect."""
 _TEXT_SHOWN = 80
@@ -82,11 +75,11 @@ class HubListener(Listener):
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._live_runs = live_runs
-        self._profiles = profiles
         self._step = step
         self._suspect = suspect
-        self._hardware = hardware
         self._printed = printed
+        self._checkpoint_reports = CheckpointReports(live_runs, step)
+        self._profile_reports = ProfileReports(live_runs, profiles, hardware)
         self._throttles: dict[TaskId, ProgressThrottle] = {}
 
     # --- from the engine's threads ----------------------------------------------------------------
@@ -123,7 +116,7 @@ class HubListener(Listener):
 
     def _complain(self, task: TaskId, kind: ReasonKind, **facts: object) -> None:
         """Warn of an invalid message of a task, `MOST_COMPLAINTS` times at most."""
-        run, live, attempt, name = self._find(task)
+        run, live, attempt, name = self._live_runs.attempt_of(task)
         task_view = attempt.tasks[name]
         task_view.complaints += 1
         if task_view.complaints <= MOST_COMPLAINTS:
@@ -131,15 +124,8 @@ class HubListener(Listener):
             complaint = Reason(kind, {**facts, **last})
             self._live_runs.event(run, "warning", complaint, live.spec.name, task)
 
-    def _find(self, task: TaskId) -> tuple[LiveRun, LiveJob, Attempt, TaskName]:
-        """Run, job, attempt and name of a task."""
-        run, live = self._live_runs.find(task)
-        if live.current is None:
-            raise KeyError(task)
-        return run, live, live.current, task.name
-
     def _started(self, task: TaskId, pid: int) -> None:
-        run, live, attempt, _ = self._find(task)
+        run, live, attempt, _ = self._live_runs.attempt_of(task)
         run.record_task(task, pid=pid)
         if live.starts(run.clock()):
             run.record_job(live.spec.name)
@@ -149,7 +135,7 @@ class HubListener(Listener):
         self._step(events.TaskStarted(task, pid))
 
     def _output(self, task: TaskId, lines: Sequence[str]) -> None:
-        run, live, attempt, name = self._find(task)
+        run, live, attempt, name = self._live_runs.attempt_of(task)
         task_view = attempt.tasks[name]
         readings = []
         for line in lines:
@@ -188,7 +174,7 @@ class HubListener(Listener):
         self._printed(task, lines)
 
     def _message(self, task: TaskId, message: Mapping[str, Any]) -> None:
-        run, live, attempt, name = self._find(task)
+        run, live, attempt, name = self._live_runs.attempt_of(task)
         job = live.spec.name
         try:
             match message["type"]:
@@ -217,11 +203,11 @@ class HubListener(Listener):
                 case "spans" | "asides":
                     self._timed(task, message)
                 case "profile" | "costs":
-                    self._profiled(task, message)
+                    self._profile_reports.take(task, message)
                 case "checkpoint" | "script_saves":
-                    self._saved(task, message)
+                    self._checkpoint_reports.saved(task, message)
                 case "checkpoint_failed" | "checkpoint_damaged":
-                    self._not_saved(task, message)
+                    self._checkpoint_reports.not_saved(task, message)
                 case "writes":
                     node = "" if run.submission.engine == LOCAL else attempt.tasks[name].node
                     folder = f"{node}:{messages.text(message['folder'])}"
@@ -244,7 +230,7 @@ class HubListener(Listener):
 
     def _introduced(self, task: TaskId, message: Mapping[str, Any]) -> None:
         """A task reported its framework or its address, or asks for the addresses of others."""
-        run, live, attempt, name = self._find(task)
+        run, live, attempt, name = self._live_runs.attempt_of(task)
         job = live.spec.name
         match message["type"]:
             case "hello" if message.get("saves"):
@@ -290,7 +276,7 @@ class HubListener(Listener):
 
     def _left(self, task: TaskId, exit: Exit) -> Exit:
         """Note a task's end. Returns the exit to report."""
-        run, live, attempt, name = self._find(task)
+        run, live, attempt, name = self._live_runs.attempt_of(task)
         self._tell_rest(task)
         if not exit.ok and exit.reason is None:
             exit = replace(exit, reason=_reason(exit, attempt.tasks[name].failure))
@@ -357,11 +343,11 @@ class HubListener(Listener):
         if task is None:
             self._live_runs.tell_all(reason)
         else:
-            run, live, *_ = self._find(task)
+            run, live, *_ = self._live_runs.attempt_of(task)
             self._live_runs.event(run, "warning", reason, live.spec.name, task)
 
     def _waits(self, task: TaskId, what: str) -> None:
-        run, live, *_ = self._find(task)
+        run, live, *_ = self._live_runs.attempt_of(task)
         if live.begun or live.state != "waiting":  # its job goes on with other tasks
             self._warned(task, Reason.of(ReasonKind.ENGINE_HOLDS, text=what))
             return
@@ -375,7 +361,7 @@ class HubListener(Listener):
 
     def _progress(self, task: TaskId, progress: Progress, is_printed: bool = False) -> None:
         """Progress that a task reported, or that was read from its output."""
-        run, live, attempt, name = self._find(task)
+        run, live, attempt, name = self._live_runs.attempt_of(task)
         task_view = attempt.tasks[name]
         progress = task_view.mean.undone(progress)
         if is_printed and task_view.observed is not None:
@@ -404,7 +390,7 @@ class HubListener(Listener):
 
     def _timed(self, task: TaskId, message: Mapping[str, Any]) -> None:
         """A task reported the times of a step, or of work beside its steps."""
-        run, _, _, name = self._find(task)
+        run, _, _, name = self._live_runs.attempt_of(task)
         if message["type"] == "asides":
             run.record_asides(task, message)
             return
@@ -414,7 +400,7 @@ class HubListener(Listener):
 
     def _paced(self, task: TaskId, message: Mapping[str, Any]) -> None:
         """A worker reported the parts of its step: it may be a straggler, or no longer."""
-        run, live, attempt, name = self._find(task)
+        run, live, attempt, name = self._live_runs.attempt_of(task)
         spans = {str(span["name"]): float(span["seconds"]) for span in message["spans"]}
         attempt.tasks[name].input_part.add(spans)
         change = attempt.stragglers.add(name, spans)
@@ -448,64 +434,11 @@ class HubListener(Listener):
         if live.current is None or not live.current.forewarned:
             self._live_runs.event(run, "warning", live.reason, live.spec.name)
 
-    def _saved(self, task: TaskId, message: Mapping[str, Any]) -> None:
-        if message["type"] == "script_saves":
-            self._script_saves(task, message)
-            return
-        run, live, attempt, name = self._find(task)
-        checkpoint = run.record_checkpoint(task, message)
-        self._saves_again(run, live, task)
-        live.own_states = message.get("own_states") is True
-        live.keep(checkpoint)
-        self._step(events.CheckpointDone(task, checkpoint))
-        if message.get("why") == "join":
-            for joined in attempt.saved(name, checkpoint.path):
-                reason = Reason.of(ReasonKind.JOINED, task=joined, step=checkpoint.step)
-                self._live_runs.event(run, "note", reason, live.spec.name)
-                self._step(events.TaskJoined(task.job.task(joined)))
-
-    def _script_saves(self, task: TaskId, message: Mapping[str, Any]) -> None:
-        """A script saves a checkpoint by itself. It counts as the job's if it is known how the
-        script resumes.
-        """
-        run, live, *_ = self._find(task)
-        checkpoint = run.record_script_save(task, message)
-        if checkpoint is None:
-            return
-        self._saves_again(run, live, task)
-        if resume_arguments.way(live.spec, live.facts) is None:
-            live.unasked = checkpoint
-            return
-        live.keep_own(checkpoint, messages.size(message))
-        self._step(events.CheckpointDone(task, live.checkpoint or checkpoint))
-
-    def _saves_again(self, run: LiveRun, live: LiveJob, task: TaskId) -> None:
-        if live.unsaved:
-            again = Reason.of(ReasonKind.CHECKPOINTS_AGAIN, failed=live.unsaved)
-            self._live_runs.event(run, "note", again, live.spec.name, task)
-            live.unsaved = 0
-
-    def _not_saved(self, task: TaskId, message: Mapping[str, Any]) -> None:
-        """A checkpoint could not be saved, or a saved one cannot be read."""
-        run, live, attempt, name = self._find(task)
-        if message["type"] == "checkpoint_failed":
-            if message.get("why") == "join":
-                attempt.failed(name)
-            live.unsaved += 1
-            if live.unsaved == 1:  # once, if the disk stays full
-                error = messages.text(message["error"])
-                not_saved = Reason.of(ReasonKind.CHECKPOINT_NOT_SAVED, error=error)
-                self._live_runs.event(run, "warning", not_saved, live.spec.name, task)
-        elif attempt.tasks[name].state != "joining":  # a joining worker ends alone
-            file = Path(str(message["path"])).name
-            text = f"checkpoint {file} {message['error']}"
-            self._step(events.CheckpointLost(task, text, live.give_up(file)))
-
     def _recovered(self, task: TaskId, message: Mapping[str, Any]) -> None:
         """A task survived a fault of another task, its node or the network, or leaves because it
         was left behind.
         """
-        run, live, _, name = self._find(task)
+        run, live, _, name = self._live_runs.attempt_of(task)
         seconds, steps = messages.cost(message)
         text = messages.text(message["text"])
         reason = Reason.of(ReasonKind.RECOVERED, task=name, text=text)
@@ -514,56 +447,6 @@ class HubListener(Listener):
         )
         if message.get("leaves"):
             self._step(events.TaskLeaves(task))
-
-    def _observed_costs(self, task: TaskId, costs: Mapping[str, Any]) -> None:
-        """A task reported what a step of an unchanged script costs. It explains its time; a plan
-        needs a profile.
-        """
-        run, live, attempt, name = self._find(task)
-        node = self._hardware(task, attempt.tasks[name].node)
-        profile = parse(
-            Profile,
-            {
-                "framework": "torch",
-                "framework_version": "",
-                "source": "run",
-                **{name: costs.get(name) for name in _OBSERVED},
-                "core_gflops": node.core_gflops if node is not None else None,
-                "observed": True,
-            },
-        )
-        live.observed_costs = text_of(profile)
-        run.record_job(live.spec.name)
-
-    def _profiled(self, task: TaskId, message: Mapping[str, Any]) -> None:
-        if message["type"] == "costs":
-            self._observed_costs(task, message["costs"])
-            return
-        run, live, attempt, name = self._find(task)
-        profile, node = (
-            parse(Profile, message["profile"]),
-            self._hardware(task, attempt.tasks[name].node),
-        )
-        profile = replace(
-            profile,
-            arguments=program_run.args if (program_run := program(live.spec)) is not None else (),
-        )
-        if node is not None:
-            convolution = node.core_convolution_gflops
-            profile = replace(
-                profile, core_gflops=node.core_gflops, core_convolution_gflops=convolution
-            )
-        known = read(Profile, live.profile) if live.profile is not None else None
-        if known is None or attempt.plan.workers > 1 or not profiles.is_better(known, profile):
-            live.profile = text_of(profiles.merged(known, profile))
-        run.record_job(live.spec.name)
-        if attempt.plan.workers > 1:
-            return  # one of several workers sees only its part of the batch
-        try:
-            profiles.save(self._profiles, live.profile_key, profile)
-        except OSError as error:
-            reason = Reason.of(ReasonKind.PROFILE_NOT_STORED, error=error.strerror)
-            self._live_runs.event(run, "warning", reason, live.spec.name)
 
 
 def _reason(exit: Exit, failure: FailureReader) -> str | None:

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 from headgate.forecast.job_tracker import Trackers
+from headgate.hub.state.attempt import Attempt
 from headgate.hub.state.job import LiveJob
 from headgate.hub.state.run import REST, SHOW_SECONDS, LiveRun, Watcher
-from headgate.model.identifiers import JobId, TaskId
+from headgate.model.identifiers import JobId, TaskId, TaskName
 from headgate.model.reasons import Reason, ReasonKind
 
 
@@ -82,6 +83,17 @@ class LiveRuns:
         """Run and job of a job's or task's id."""
         job = id if isinstance(id, JobId) else id.job
         return self.runs[job.run], self.runs[job.run].jobs[job.name]
+
+    def attempt_of(self, task: TaskId) -> tuple[LiveRun, LiveJob, Attempt, TaskName]:
+        """Run, job, attempt and name of a task.
+
+        Raises:
+            KeyError: Its job has no attempt now.
+        """
+        run, live = self.find(task)
+        if live.current is None:
+            raise KeyError(task)
+        return run, live, live.current, task.name
 
     def event(
         self,
