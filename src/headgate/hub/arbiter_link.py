@@ -22,7 +22,7 @@ from headgate.arbiter.records import (
     ResourceGrant,
     UserPart,
 )
-from headgate.hub.state.run import REST
+from headgate.hub.state.runs import REST
 from headgate.machine import arbiter_socket
 from headgate.model import records
 

@@ -29,7 +29,8 @@ from headgate.hub.allocations import publish_allocation
 from headgate.hub.changes import Changes
 from headgate.hub.live import LiveHub
 from headgate.hub.standard_input import GivenInput, taken
-from headgate.hub.state.run import LiveRun, Watcher
+from headgate.hub.state.run import LiveRun
+from headgate.hub.state.runs import Watcher
 from headgate.hub.submission import parse
 from headgate.hub.taking_up import former_runs
 from headgate.hub.watchdog import HubWatchdog, leftovers

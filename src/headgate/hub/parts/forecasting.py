@@ -21,8 +21,7 @@ from headgate.forecast.remaining import Question, answer
 from headgate.forecast.scaling import Scaling, useful_cores
 from headgate.hub.parts import Component
 from headgate.hub.state.job import LiveJob
-from headgate.hub.state.run import REST
-from headgate.hub.state.runs import LiveRuns
+from headgate.hub.state.runs import REST, LiveRuns
 from headgate.model.actions import Action
 from headgate.model.events import Event, Predicted, TaskExited, TaskStarted, Usage
 from headgate.model.identifiers import JobId, TaskId

@@ -46,11 +46,7 @@ from headgate.scripts.program import program
 if TYPE_CHECKING:
     from headgate.recorded.proofs import Proof
 
-Watcher = Callable[[dict[str, Any]], None]
 
-SHOW_SECONDS = 0.5
-REST = 50.0
-"""Seconds of rest for each CPU second of a snapshot of very many jobs."""
 _FLUSH_SECONDS = 5.0
 """Most seconds until a run's first rows are on disk; the submitting client waits for them."""
 _EVERY_REPORT_SECONDS = 600.0  # ten rows a second would be 26 million in a month

@@ -11,9 +11,15 @@ from typing import Any
 from headgate.forecast.job_tracker import Trackers
 from headgate.hub.state.attempt import Attempt
 from headgate.hub.state.job import LiveJob
-from headgate.hub.state.run import REST, SHOW_SECONDS, LiveRun, Watcher
+from headgate.hub.state.run import LiveRun
 from headgate.model.identifiers import JobId, TaskId, TaskName
 from headgate.model.reasons import Reason, ReasonKind
+
+Watcher = Callable[[dict[str, Any]], None]
+
+SHOW_SECONDS = 0.5
+REST = 50.0
+"""Seconds of rest for each CPU second of a snapshot of very many jobs."""
 
 
 class Watchers:
