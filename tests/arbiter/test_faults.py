@@ -249,3 +249,13 @@ def test_a_hub_of_another_version_hears_which_one_is_spoken(
         answer = json.loads(hub.socket.makefile().readline())
         assert "speaks version 1" in answer["error"]
         assert "install the same Headgate" in answer["error"]
+
+
+def test_an_arbiter_goes_on_though_its_machine_has_another_name() -> None:
+    before = Arbiter(NODE, SharingRules())
+    before.step(0.0, Demand(ADA, (job("a", 4),)))
+    after = Arbiter(replace(NODE, name="renamed"), SharingRules(), 1.0, before.state(1.0))
+    after.step(1.0, Demand(BOB, (job("b", 4),)))
+    assert [grant.job.id for grant in grants(after)] == ["a"]
+    after.step(2.0, Demand(ADA))
+    assert [grant.job.id for grant in grants(after)] == ["b"]

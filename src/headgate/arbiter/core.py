@@ -127,8 +127,9 @@ class Arbiter:
         self.parts: dict[str, UserPart] = {}
         self.limits: dict[str, Amounts] = dict(state.limits)
         self.uids: dict[str, int] = dict(state.uids)
-        for grant in state.grants:
-            self.room.take_up(grant)
+        for grant in state.grants:  # the machine may have another name by now
+            slots = tuple(slot._replace(node=node.name) for slot in grant.slots)
+            self.room.take_up(replace(grant, slots=slots))
         self.room.bookings = {booking.id: booking for booking in state.bookings}
         self.past.restore(now, state.past)
 

@@ -61,6 +61,8 @@ def read(kind: type[Record], text: str | bytes | None) -> Record:
     Raises:
         ValueError: The text is missing or damaged.
     """
+    if not isinstance(text, str | bytes | None):  # a database may hold anything
+        raise ValueError(f"found {text!r:.80}; expected JSON text")
     return parse(kind, json.loads(text or ""))
 
 
