@@ -14,7 +14,7 @@ import pytest
 from headgate.model.errors import NotFoundError, StorageError
 from headgate.recorded.store import Recorder
 from headgate.recorded.tables import TABLES
-from headgate.reports import html, sections
+from headgate.reports import html, timeline
 from headgate.reports.templates import render
 from headgate.sampling.columns import COLUMNS
 
@@ -282,7 +282,7 @@ def test_a_part_of_a_report_that_cannot_be_made_costs_nothing_but_itself_and_is_
     def fails(*_: object) -> None:
         raise OverflowError("cannot convert float infinity to integer")
 
-    monkeypatch.setattr(sections, "timeline", fails)
+    monkeypatch.setattr(timeline, "timeline", fails)
     monkeypatch.setattr(html, "loss_plots", fails)
     path = tmp_path / "run.sqlite"
     recorder = Recorder(path)
