@@ -1,7 +1,7 @@
 """Three users of this machine, each with a hub of their own: their jobs with an arbiter, without
 one, and with a third of the machine each.
 
-    sudo python benchmarks/users.py [--jobs 10] [--first-seed 7] [--stretch 0.5] [--scale 0.2]
+    sudo python benchmarks/users.py [--jobs 10] [--first-seed 7] [--stretch 0.5] [--scale 0.1]
                                     [--ways "no arbiter,arbiter,fixed thirds"]
                                     [--parts waiting,load,hogs,explain] [--repetitions 1]
                                     [--json PATH]
@@ -240,7 +240,7 @@ def main() -> None:
     made.add_argument(
         "--stretch", type=float, default=0.5, help="of the times of arrival (default: 0.5)"
     )
-    made.add_argument("--scale", type=float, default=0.2, help="of the epochs (default: 0.2)")
+    made.add_argument("--scale", type=float, default=0.1, help="of the epochs (default: 0.1)")
     made.add_argument("--ways", default=",".join(RULES), help=f"default: {','.join(RULES)}")
     made.add_argument("--parts", default=",".join(PARTS), help=f"default: {','.join(PARTS)}")
     options = made.parse_args()
@@ -260,7 +260,7 @@ def main() -> None:
         if "hogs" in parts:
             content["hogs"] = hogs(machine)
         if "explain" in parts:
-            content["explain"] = explained(machine, 4 * options.scale)
+            content["explain"] = explained(machine, 8 * options.scale)
     _frame.write(options.json, "users", content, "torch", "tensorflow-cpu", "jax")
 
 
