@@ -174,6 +174,20 @@ def test_after_a_reboot_what_waited_runs_and_what_ran_is_told(user: User) -> Non
     assert user.sees("later.txt").split() == ["later"]
 
 
+def test_a_job_whose_end_nobody_saw_is_not_run_again(user: User) -> None:
+    user.detaches("counts.py")
+    counts = user.sees_job("counts", lambda entry: (entry["step"] or 0) > 5)
+    pid = counts["tasks"][0]["pid"]
+    keeper = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    kill_hub_and_guard(user)
+    os.kill(keeper, signal.SIGKILL)
+    user.touch("go")
+    wait.until(lambda: not Path(f"/proc/{pid}").exists(), SECONDS, "the script has ended")
+    user.types("ps")
+    counts = user.sees_state("counts", "failed")
+    assert "lost with its hub; run it again" in counts["reason"]
+
+
 def as_of_another_boot(home: Path, run: str) -> None:
     """Make a run, and the records of its boxes, those of an earlier boot."""
     for file in (home / "hub" / "boxes").glob("*.json"):

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from headgate.hub.submission import Submission, parse
-from headgate.hub.watchdog import kept_boxes
+from headgate.hub.watchdog import kept_boxes, sweep
+from headgate.machine import processes
 from headgate.machine.processes import boot_id
 from headgate.model.endings import Checkpoint, Ending
 from headgate.model.errors import HeadgateError
@@ -183,6 +184,10 @@ def _job(
     # rows of the last moments may be missing
     if rebooted or box is None or box["boot"] != boot_id() or box["attempt"] < attempt:
         box = None
+    if box is not None and not _is_told(box):
+        # it may have come to its end: only what can resume begins again
+        sweep(box)
+        box = None
     starts = [task["started"] for task in tasks.values() if task["attempt"] == attempt]
     plan = row.chosen_plan()
     ended: float | None = None
@@ -200,6 +205,15 @@ def _job(
         lost = Reason.of(ReasonKind.LOST_WITH_HUB, rebooted=rebooted) if gone else None
         then = TakenUp("waiting", attempt, lost=lost)
     return FormerJob(row, position, tasks, box, checkpoint, ended, steps, then)
+
+
+def _is_told(box: Mapping[str, Any]) -> bool:
+    """Whether a task that no hub saw goes on, or its keeper tells how it ended."""
+    for kept in (box, box["keeper"]):
+        process = processes.look(kept["pid"])
+        if process is not None and process.started == kept["started"]:
+            return True
+    return Path(box["keeper"]["places"]["end"]).exists()
 
 
 def _ended(box: Mapping[str, Any], began: float) -> float | None:

@@ -151,7 +151,7 @@ def leftovers(folder: Path) -> None:
         # a partial record: the disk was full
         with contextlib.suppress(ValueError, KeyError, TypeError):
             record = json.loads(file.read_text())
-            if is_kept(record) or not _sweep(record):
+            if is_kept(record) or not sweep(record):
                 continue
         file.unlink(missing_ok=True)
     remove_empty_groups()
@@ -182,7 +182,7 @@ def kept_boxes(folder: Path) -> dict[TaskId, dict[str, object]]:
     return boxes
 
 
-def _sweep(record: Mapping[str, object]) -> bool:
+def sweep(record: Mapping[str, object]) -> bool:
     """Remove a box. Returns False if that is impossible now, for example without the package of its
     isolation. The record then stays and blocks no other box or command.
     """
@@ -286,7 +286,7 @@ class _Guard:
                 elif not _copy(fd, logs[fd]):
                     poller.unregister(fd)
         for id, task in self._tasks.items():
-            swept = _sweep(task.record)
+            swept = sweep(task.record)
             if task.output is not None:
                 while _copy(task.output, task.log):
                     pass
