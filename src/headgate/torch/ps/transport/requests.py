@@ -181,8 +181,9 @@ class Dispatcher(Service):
     def close(self) -> None:
         for handler in self._handlers.values():
             handler.close()
-        if self._writer is not None:
-            self._writer.finish()
+        writer, self._writer = self._writer, None  # a save that is due writes nothing any more
+        if writer is not None:
+            writer.finish()
 
     def _begin(self) -> None:
         """Begin at the first view, which tells which life of the server this is."""
