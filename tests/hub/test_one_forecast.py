@@ -86,7 +86,7 @@ class Course:
         self._replanning = Replanning(folder, *parts)
         self._step = 0
         clock = SimpleNamespace(monotonic=lambda: self.now, thread_time=lambda: 0.0)
-        for part in ("forecasting", "planning"):
+        for part in ("forecasting", "replanning"):
             monkeypatch.setattr(f"headgate.hub.parts.{part}.time", clock)
         monkeypatch.setattr("headgate.hub.parts.forecasting.answer", self._answer)
         monkeypatch.setattr(

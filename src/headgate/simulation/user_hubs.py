@@ -40,7 +40,7 @@ _REPEAT_SECONDS = 5.0
 """A hub states again what is left of its jobs after this time."""
 _LEAST_CORES = 0.1
 _LITTLE_BYTES = 1
-"""Memory of a job of which the trace tells none."""
+"""Memory of a job where the trace does not tell it."""
 _OF_JOBS = (JobSubmitted, JobPlanned, Predicted)
 
 

@@ -1,4 +1,4 @@
-"""A proof of which jobs slow another, while it is under way."""
+"""A proof of what one job costs another, while it is under way."""
 
 from __future__ import annotations
 
