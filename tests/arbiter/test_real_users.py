@@ -15,8 +15,9 @@ from tests.arbiter.users import unix_users
 
 from headgate.arbiter.process import Places
 from headgate.machine.cgroup_layout import CGROUPS, find_layout
+from headgate.machine.files import content
 
-HUB = b"headgate.hub.server"
+HUB = "headgate.hub.server"
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: the arbiter and users do")
 
@@ -118,7 +119,7 @@ def test_a_frozen_hub_of_a_deleted_user_keeps_what_its_jobs_hold_until_all_is_ki
     ada, ben = machine.users
     machine.submit(ben, "g", gpus=2)
     held = machine.gpus(ben, "g").split(",")
-    [hub] = [pid for pid in ben.pids() if HUB in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    [hub] = [pid for pid in ben.pids() if HUB in content(Path(f"/proc/{pid}/cmdline"))]
     os.kill(hub, signal.SIGSTOP)
     machine.submit(ada, "h", gpus=3)
     assert not {*machine.gpus(ada, "h").split(",")} & {*held}  # others go on

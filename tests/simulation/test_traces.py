@@ -44,8 +44,8 @@ def test_a_trace_of_philly_has_dates_and_jobs_that_never_ran(tmp_path: Path) -> 
         "z,u,0,4,2017-10-03 08:15:30,2017-10-03 08:15:30,2017-10-03 08:15:40",
     )
     assert read(path).jobs == (
-        TraceJob("x", 0.0, 3600.0, gpus=2, cores=8.0),
-        TraceJob("z", 30.0, 10.0, gpus=0, cores=4.0),
+        TraceJob("x", 0.0, 3600.0, gpus=2, cores=8.0, user="u"),
+        TraceJob("z", 30.0, 10.0, gpus=0, cores=4.0, user="u"),
     )
 
 

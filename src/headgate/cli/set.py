@@ -22,8 +22,8 @@ def command(job: str, changes: tuple[str, ...], run: str | None, as_json: bool) 
     """Change a job that has not ended.
 
     `priority` and `cores`, the most that it may use, hold from now on, and when it is resumed.
-    So do `memory`, the most of each worker, and `timeout`. `at_once` is how many jobs of its run,
-    or of its sweep, may run at once. `workers` is the same as `headgate resize`.
+    So do `memory`, the most of each worker, and `timeout`. `workers` is the same as `headgate
+    resize`. With `at_once`, at most so many jobs of its run or sweep run at once.
 
     \b
     Example: headgate set cnn priority=3

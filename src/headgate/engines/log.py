@@ -105,7 +105,7 @@ class TaskLog:
             self._fd = None
 
     def _append(self, data: bytes) -> None:
-        if not data:  # nothing tells whether it could be written
+        if not data and self.trouble is not None:  # nothing tells whether it could be written
             return
         try:
             self._open()
