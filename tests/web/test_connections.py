@@ -108,6 +108,7 @@ def holdings(pid: int) -> tuple[int, int]:
     return pages_of_memory * os.sysconf("SC_PAGESIZE"), len(os.listdir(f"/proc/{pid}/fd"))
 
 
+@pytest.mark.long
 def test_thousands_of_requests_leave_nothing(lasting: Pages) -> None:
     bearer = {"Authorization": f"Bearer {lasting.tokens['act']}"}
     connection = HTTPConnection("127.0.0.1", lasting.port, timeout=SECONDS)
