@@ -220,14 +220,18 @@ def test_a_hub_divides_its_part_itself(
 def test_a_users_part_is_written(boxes: list[UserBox], layout: CgroupLayout) -> None:
     assert boxes[0].limit(PART)
     boxes[0].weigh_all(PART.weight, PART.memory_bytes)
+    together = folders(boxes[0])["cpu"].parent
     if layout.mode == "v2":
         assert text(boxes[0], "cpu", "cpu.weight") == "250"
+        assert (together / "cpu.weight").read_text() == "250\n"
         assert text(boxes[0], "cpu", "cpu.max") == "5000 10000"
         assert text(boxes[0], "memory", "memory.max") == str(256 * MIB)
         assert text(boxes[0], "memory", "memory.low") == str(64 * MIB)
         assert text(boxes[0], "memory", "memory.oom.group") == "0"
     else:
         assert text(boxes[0], "cpu", "cpu.shares") == "2560"
+        boxes[0].weigh_all(1.0, PART.memory_bytes)  # as a thread on each core, outside
+        assert int((together / "cpu.shares").read_text()) == 1024 * (os.cpu_count() or 1)
         assert text(boxes[0], "cpu", "cpu.cfs_quota_us") == "5000"
         assert text(boxes[0], "memory", "memory.limit_in_bytes") == str(256 * MIB)
     assert text(boxes[0], "pids", "pids.max") == "300"

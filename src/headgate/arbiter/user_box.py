@@ -215,8 +215,15 @@ class UserBox:
         return not any((folder / (hub or "")).is_dir() for folder in self._unique)
 
     def weigh_all(self, weight: float, memory_bytes: int) -> None:
-        """Let all users together weigh so much beside other programs, and protect their memory."""
-        self._cgroups.weigh_around(min(max(weight, WEIGHT_DEFAULT), 10_000.0))
+        """Let all users together weigh so much beside other programs, and protect their memory.
+
+        Under cgroup v1 each thread outside weighs by itself. There they weigh at least as one
+        thread on each core.
+        """
+        least = WEIGHT_DEFAULT
+        if self._layout.mode == "v1":
+            least *= os.cpu_count() or 1
+        self._cgroups.weigh_around(min(max(weight, least), 10_000.0))
         if "memory" in self._folders:
             _write(self._folders["memory"].parent / "memory.low", memory_bytes)
 
