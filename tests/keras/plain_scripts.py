@@ -366,13 +366,13 @@ def main() -> None:
     for name in ("sklearn", *(["tensorflow"] if backend != "tensorflow" else [])):
         # Keras imports it where it can, and needs it for nothing here.
         sys.modules[name] = None  # type: ignore[assignment]
-    told, scripts = {}, SCRIPTS[backend]
+    results, scripts = {}, SCRIPTS[backend]
     for name in sys.argv[1:]:
         script, _ = scripts[name]
         before = observed_steps()
-        told[name] = bits(script()), observed_steps() - before
+        results[name] = bits(script()), observed_steps() - before
         gc.collect()  # the next optimizer leads at once if this one is gone
-    print(json.dumps(told), file=sys.stderr)
+    print(json.dumps(results), file=sys.stderr)
 
 
 if __name__ == "__main__":

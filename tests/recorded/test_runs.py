@@ -532,7 +532,7 @@ def test_a_sweep_of_short_runs_deletes_no_checkpoint_and_no_long_training(state:
     sweep = [
         make(f"20260201-{hour:02}0000-aaaa", ("digits", "done"), ended="9.0") for hour in range(12)
     ]
-    assert retention.retain("3") == [each.name for each in sweep[:-3]]
+    assert retention.retain("3") == [folder.name for folder in sweep[:-3]]
     assert runs.listing() == [saved, long, cut_off, damaged, own, *sweep[-3:]]
     assert saved in retention.outdated(3)  # which `headgate rm --keep` deletes
     retention.remove(saved)
