@@ -3,8 +3,8 @@
     python benchmarks/soak.py --hours 0.1 --jobs 40
 
 At the end no job may be lost, none may have run twice, and neither a process nor a cgroup may be
-left. Of a job whose keeper was killed nobody can tell how it ended: it has to end once, and not to
-be called done. It prints the part of the time between start and end in which the jobs trained.
+left. Of a job whose keeper was killed nobody can tell how it ended: it may not end twice, nor be
+called done. It prints the part of the time between start and end in which the jobs trained.
 """
 
 from __future__ import annotations
