@@ -11,6 +11,7 @@ import torch
 from tests.harness.gang import Gang
 from tests.torch import right_answers
 
+from headgate.machine.files import content
 from headgate.model.plans import Plan
 from headgate.task import Channel
 from headgate.task.environment import TaskEnvironment
@@ -103,7 +104,7 @@ def test_the_wait_for_a_slower_worker_is_no_part_of_backward(tmp_path: Path) -> 
 
 
 def _threads_of_gloo() -> int:
-    names = [(task / "comm").read_text() for task in Path("/proc/self/task").iterdir()]
+    names = [content(task / "comm") for task in Path("/proc/self/task").iterdir()]
     return sum("gloo" in name for name in names)
 
 
