@@ -35,8 +35,8 @@ FROM_THE_ROOT = {
     "CODE_OF_CONDUCT.md": "conduct.md",
     "CHANGELOG.md": "changelog.md",
 }
-# A link from a page to a file of the repository that is no page.
-OF_THE_REPOSITORY = re.compile(r"\]\(\.\./((?:src|tests|examples|benchmarks)/[^)#\s]+)")
+# A link to a file of the repository that is no page, from below docs/ or from the root.
+OF_THE_REPOSITORY = re.compile(r"\]\((?:\.\./)?((?:src|tests|examples|benchmarks)/[^)#\s]+)")
 
 # Contracts that plug-ins implement, and what plans are searched with.
 MORE = (
@@ -60,7 +60,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     files.append(File.generated(config, "reference/commands.md", content=commands()))
     files.append(File.generated(config, "reference/schemas.md", content=schemas()))
     files.append(File.generated(config, "reference/python.md", content=python()))
-    linked = (OF_THE_REPOSITORY.findall(page.read_text()) for page in (ROOT / "docs").glob("*.md"))
+    pages = [*(ROOT / "docs").glob("*.md"), *(ROOT / name for name in FROM_THE_ROOT)]
+    linked = (OF_THE_REPOSITORY.findall(page.read_text()) for page in pages)
     for name in sorted({name for names in linked for name in names}):
         files.append(File.generated(config, name, content=(ROOT / name).read_text()))
     return files

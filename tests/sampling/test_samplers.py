@@ -767,7 +767,9 @@ def test_what_a_cap_holds_back_is_throttled_and_waiting(task: Task) -> None:
     throttled = cpu.read(took, [target])["a"]["cpu_throttled"] * took
     # 2 ms of each 100 ms: so little that its cap stops it first however many others run
     assert throttled > 0.15
-    assert waiting.read(took, [target])["a"]["cpu_waiting"] * took >= throttled - 0.1
+    # a thread that moves on while its cap stops it leaves a second queue that counts as throttled
+    waited = waiting.read(took, [target])["a"]["cpu_waiting"] * took
+    assert waited >= min(throttled, took) - 0.1
 
 
 def test_pressure_is_the_part_of_the_time_that_some_task_waited(tmp_path: Path) -> None:
