@@ -1,8 +1,9 @@
 """Headgate in the place of a queue: the same jobs through task-spooler with one and with two slots,
 through pueue where there is one, all at once, and by Headgate as it comes, in turn.
 
-    python benchmarks/queues.py [--repetitions 3] [--minutes 30] [--pueue PATH] [--jobs 10]
-                                [--sweep 60] [--scale 0.3] [--counts 1000,10000] [--json PATH]
+    python benchmarks/queues.py [--repetitions 3] [--minutes 45] [--longest 5] [--pueue PATH]
+                                [--jobs 10] [--sweep 60] [--scale 0.3] [--counts 1000,10000]
+                                [--json PATH]
 
 Each draw is ten jobs as in `elastic.py`, and a sweep of one script with 60 seeds that is handed in
 whole. All at once, which is no queue, runs in the first draw only, and without the sweep: 60 such
@@ -10,17 +11,20 @@ processes take 24 GB, and after 9 minutes none had ended. `mean` is the mean tim
 job's arrival to its end, `makespan` that to the last end. `overhead` is the makespan of 60 jobs
 that do nothing, over 60. `hand in` is the time until all of so many jobs that may not begin yet are
 in the queue; `memory` is what the queue's processes take then (PSS). A full queue has no such
-figures. The last column compares Headgate with the better queue.
+figures. Jobs of a queue that have not ended after `--longest` are ended; such figures have a `>`,
+and are what they would be had these jobs ended just then. The last column compares Headgate with
+the better queue.
 
 Headgate's hub tells when a job has ended; of the others a shell around each job tells it, before
 the queue knows. After `--minutes` all is ended, and what is whole by then is printed. With the
-defaults, a quiet machine of two cores takes about half an hour. Jobs of a draw then take some 5 s
+defaults, a quiet machine of two cores takes about 40 minutes. Jobs of a draw then take some 5 s
 each on both cores, which is far more than what any of the ways adds.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 import shutil
@@ -165,18 +169,27 @@ def words_of(job: Job) -> list[str]:
     return [sys.executable, entry["script"], *entry["args"]]
 
 
-def through(queue: Queue, jobs: Sequence[tuple[float, Sequence[str]]]) -> tuple[float, float]:
-    """Hand in commands at their times (s); mean completion and makespan (s)."""
+def through(
+    queue: Queue, jobs: Sequence[tuple[float, Sequence[str]]], longest: float = math.inf
+) -> tuple[float, float, bool]:
+    """Hand in commands at their times (s), and wait for them for at most `longest` (s).
+
+    Returns:
+        Mean completion and makespan (s), and whether all ended. Else those that did not count as
+        if they had ended then.
+    """
     ends = [queue.folder / f"end-{number}" for number in range(len(jobs))]
     began = time.time()
     for end, (at, words) in zip(ends, jobs, strict=True):
         time.sleep(max(0.0, began + at - time.time()))
         queue.add(["sh", "-c", _RECORDED, "sh", str(end), *words])
-    while not all(end.exists() and end.stat().st_size for end in ends):
+    while left := [end for end in ends if not (end.exists() and end.stat().st_size)]:
+        if time.time() - began >= longest:
+            break
         time.sleep(0.05)
-    ended = [float(end.read_text()) - began for end in ends]
+    ended = [longest if end in left else float(end.read_text()) - began for end in ends]
     mean = statistics.mean(end - at for end, (at, _) in zip(ended, jobs, strict=True))
-    return mean, max(ended)
+    return mean, max(ended), not left
 
 
 def memory(processes: Iterator[psutil.Process]) -> float:
@@ -209,12 +222,16 @@ class Figures:
 
     def __init__(self) -> None:
         self.values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+        self.at_least: set[tuple[str, str]] = set()
 
-    def add(self, way: str, **figures: float) -> None:
-        """Add figures of one repetition."""
+    def add(self, way: str, figures: Mapping[str, float], is_whole: bool = True) -> None:
+        """Add figures of one repetition; those that are not whole are at least so large."""
         for name, value in figures.items():
-            self.values[name.replace("_", " ")][way].append(value)
-            print(f"  {way}: {name.replace('_', ' ')} {value:.3f}", file=sys.stderr, flush=True)
+            self.values[name][way].append(value)
+            if not is_whole:
+                self.at_least.add((name, way))
+            mark = "" if is_whole else ">"
+            print(f"  {way}: {name} {mark}{value:.3f}", file=sys.stderr, flush=True)
 
     def medians(self) -> dict[str, dict[str, float]]:
         """The median of each figure."""
@@ -229,12 +246,17 @@ class Figures:
         ways = list(dict.fromkeys(way for row in medians.values() for way in row))
         print(" " * 24 + "".join(f"{way:>14}" for way in ways) + f"{'over better':>14}")
         for name, row in medians.items():
-            cells = [f"{row[way]:.3f}" if way in row else "-" for way in ways]
+            cells = [self._cell(name, way, row.get(way)) for way in ways]
             queues = [row[way] for way in row if way not in (HEADGATE, Queue.name)]
             over = "-"
             if queues and HEADGATE in row:
                 over = f"{row[HEADGATE] / min(queues):.3f}"
             print(f"{name:24}" + "".join(f"{cell:>14}" for cell in (*cells, over)))
+
+    def _cell(self, name: str, way: str, value: float | None) -> str:
+        if value is None:
+            return "-"
+        return f"{'>' if (name, way) in self.at_least else ''}{value:.3f}"
 
 
 class Bench:
@@ -243,10 +265,11 @@ class Bench:
     Args:
         pueue: The program; None: there is none.
         figures: Gets what is measured.
+        longest: A queue's jobs of a draw are ended after this time (s).
     """
 
-    def __init__(self, pueue: Path | None, figures: Figures) -> None:
-        self._pueue, self._figures = pueue, figures
+    def __init__(self, pueue: Path | None, figures: Figures, longest: float) -> None:
+        self._pueue, self._figures, self._longest = pueue, figures, longest
 
     @contextmanager
     def queues(self, only_held: bool = False, at_once: bool = True) -> Iterator[Iterator[Queue]]:
@@ -278,10 +301,8 @@ class Bench:
         with self.queues(at_once=at_once) as queues:
             for queue in queues:
                 _began(queue.name, what)
-                mean, makespan = through(queue, [(job.at, words_of(job)) for job in jobs])
-                self._figures.add(
-                    queue.name, **{f"{what}_mean": mean, f"{what}_makespan": makespan}
-                )
+                commands = [(job.at, words_of(job)) for job in jobs]
+                self._add(queue.name, what, *through(queue, commands, self._longest))
         _began(HEADGATE, what)
         with stage("process", on_lab=False) as there:
             ran = there.run(jobs, "headgate").ran.values()
@@ -289,22 +310,24 @@ class Bench:
             makespan = max(job.ended for job in ran)
             self._add(HEADGATE, what, mean, makespan)
 
-    def _add(self, way: str, what: str, mean: float, makespan: float) -> None:
-        self._figures.add(way, **{f"{what}_mean": mean, f"{what}_makespan": makespan})
+    def _add(
+        self, way: str, what: str, mean: float, makespan: float, is_whole: bool = True
+    ) -> None:
+        self._figures.add(way, {f"{what} mean": mean, f"{what} makespan": makespan}, is_whole)
 
     def trivial(self) -> None:
         """Run jobs that do nothing by every way."""
         _began("every way", "jobs that do nothing")
         with self.queues() as queues:
             for queue in queues:
-                _, makespan = through(queue, [(0.0, ["true"])] * TRIVIAL)
-                self._figures.add(queue.name, overhead=makespan / TRIVIAL)
+                _, makespan, _ = through(queue, [(0.0, ["true"])] * TRIVIAL)
+                self._figures.add(queue.name, {"overhead": makespan / TRIVIAL})
         with stage("process", on_lab=False) as there:
             jobs = [{"name": f"j{number}", "run": "true"} for number in range(TRIVIAL)]
             _headgate(there.variables, there.home, jobs[:1])
             began = time.monotonic()
             _headgate(there.variables, there.home, jobs)
-            self._figures.add(HEADGATE, overhead=(time.monotonic() - began) / TRIVIAL)
+            self._figures.add(HEADGATE, {"overhead": (time.monotonic() - began) / TRIVIAL})
 
     def hands_in(self, count: int) -> None:
         """Hand in so many jobs that wait by every way that has a queue."""
@@ -316,8 +339,8 @@ class Bench:
                 except Full as error:
                     print(f"{queue.name} takes no {count} jobs: {error}\n", flush=True)
                     continue
-                figures = {f"hand_in_{count}": seconds, f"memory_of_{count}": size}
-                self._figures.add(queue.name, **figures)
+                figures = {f"hand in {count}": seconds, f"memory of {count}": size}
+                self._figures.add(queue.name, figures)
         with stage("process", on_lab=False) as there:
             hold = {"name": "hold", "run": "sleep 1000000"}
             jobs = [{"name": f"j{i}", "run": "true", "after": "hold"} for i in range(count)]
@@ -330,8 +353,8 @@ class Bench:
                 for process in _of_home(there.home)
                 if any("headgate" in word for word in process.cmdline())
             )
-            figures = {f"hand_in_{count}": seconds, f"memory_of_{count}": memory(hubs)}
-            self._figures.add(HEADGATE, **figures)
+            figures = {f"hand in {count}": seconds, f"memory of {count}": memory(hubs)}
+            self._figures.add(HEADGATE, figures)
             words = [sys.executable, "-m", "headgate", "stop", "--kill"]
             subprocess.run(words, env=there.variables, capture_output=True, check=True)
 
@@ -370,7 +393,8 @@ def _over(*_: object) -> None:
 
 def main() -> None:
     made = _frame.parser("Headgate in the place of a queue.", 3)
-    made.add_argument("--minutes", type=float, default=30, help="the most (default: 30)")
+    made.add_argument("--minutes", type=float, default=45, help="the most (default: 45)")
+    made.add_argument("--longest", type=float, default=5, help="minutes of a draw (default: 5)")
     made.add_argument("--pueue", type=Path, help="the program, with pueued beside it")
     made.add_argument("--jobs", type=int, default=10, help="random jobs of a draw (default: 10)")
     made.add_argument("--sweep", type=int, default=60, help="jobs of the sweep (default: 60)")
@@ -386,7 +410,8 @@ def main() -> None:
     if pueue is None:
         print("no rows of pueue: found none; name it by --pueue\n")
     figures = Figures()
-    bench = Bench(None if pueue is None else Path(pueue).absolute(), figures)
+    path = None if pueue is None else Path(pueue).absolute()
+    bench = Bench(path, figures, 60 * options.longest)
     signal.signal(signal.SIGALRM, _over)
     signal.setitimer(signal.ITIMER_REAL, 60 * options.minutes)
     try:
@@ -406,7 +431,11 @@ def main() -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         figures.show()
-        content = {"medians": figures.medians(), "values": figures.values}
+        content = {
+            "medians": figures.medians(),
+            "values": figures.values,
+            "at least": sorted(figures.at_least),
+        }
         _frame.write(options.json, "queues", content, "torch", "tensorflow-cpu", "jax")
 
 
