@@ -6,39 +6,38 @@ from pathlib import Path
 
 import pytest
 
-from headgate.profiling.lengths import Took, memory_bytes, recall, remember, seconds
+from headgate.profiling.lengths import EarlierRuns, Took, remember
 
 
 def test_the_same_job_is_expected_to_take_what_it_took_and_others_of_its_script_about_that(
     tmp_path: Path,
 ) -> None:
-    assert recall(tmp_path, "script", "job") is None
-    assert seconds(tmp_path, "script", "job") is None
+    assert EarlierRuns.read(tmp_path, "script", "job").work() is None
+    assert EarlierRuns.read(tmp_path, "script", "job").seconds() is None
     for work in (10.0, 12.0, 50.0):
         remember(tmp_path, "script", Took("job", work, work / 2))
-    same = recall(tmp_path, "script", "job")
+    same = EarlierRuns.read(tmp_path, "script", "job").work()
     assert same is not None
-    assert same.work == 12.0
+    assert same.likely == 12.0
     assert same.low < 10.0 < 50.0 < same.high
-    other = recall(tmp_path, "script", "other")
+    other = EarlierRuns.read(tmp_path, "script", "other").work()
     assert other is not None
-    assert other.work == 12.0
+    assert other.likely == 12.0
     assert other.low < same.low < same.high < other.high
-    assert recall(tmp_path, "another", "job") is None
+    assert EarlierRuns.read(tmp_path, "another", "job").work() is None
     remember(tmp_path, "script", Took("other", 1.0, 1.5))
-    assert [seconds(tmp_path, "script", job) for job in ("job", "other", "third")] == [
-        6.0,
-        1.5,
-        5.5,
+    durations = [
+        EarlierRuns.read(tmp_path, "script", job).seconds() for job in ("job", "other", "third")
     ]
+    assert [estimate and estimate.likely for estimate in durations] == [6.0, 1.5, 5.5]
 
 
 def test_the_latest_of_a_script_are_kept(tmp_path: Path) -> None:
     for work in range(1, 101):
         remember(tmp_path, "script", Took("job", float(work), 1.0))
-    known = recall(tmp_path, "script", "job")
+    known = EarlierRuns.read(tmp_path, "script", "job").work()
     assert known is not None
-    assert known.work == pytest.approx(90.5)
+    assert known.likely == pytest.approx(90.5)
 
 
 @pytest.mark.parametrize(
@@ -55,21 +54,22 @@ def test_the_latest_of_a_script_are_kept(tmp_path: Path) -> None:
 )
 def test_a_file_that_makes_no_sense_is_as_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "script.json").write_text(text)
-    assert recall(tmp_path, "script", "job") is None
+    assert EarlierRuns.read(tmp_path, "script", "job").work() is None
     remember(tmp_path, "script", Took("job", 3.0, 2.0))
-    assert recall(tmp_path, "script", "job") is not None
+    assert EarlierRuns.read(tmp_path, "script", "job").work() is not None
 
 
 def test_the_most_memory_that_the_same_job_used_is_what_it_needs(tmp_path: Path) -> None:
     remember(tmp_path, "script", Took("job", 10.0, 5.0))
-    assert memory_bytes(tmp_path, "script", "job") is None
+    assert EarlierRuns.read(tmp_path, "script", "job").memory_bytes() is None
     for used in (3e9, 1e9):
         remember(tmp_path, "script", Took("job", 10.0, 5.0, used))
-    assert memory_bytes(tmp_path, "script", "job") == 3_000_000_000
-    assert memory_bytes(tmp_path, "script", "with other arguments") is None
+    assert EarlierRuns.read(tmp_path, "script", "job").memory_bytes() == 3_000_000_000
+    assert EarlierRuns.read(tmp_path, "script", "with other arguments").memory_bytes() is None
 
 
 def test_what_was_noted_before_memory_was_is_still_known(tmp_path: Path) -> None:
     (tmp_path / "script.json").write_text('[["job", 10.0, 5.0]]')
-    assert seconds(tmp_path, "script", "job") == 5.0
-    assert memory_bytes(tmp_path, "script", "job") is None
+    earlier = EarlierRuns.read(tmp_path, "script", "job")
+    assert earlier.seconds() == (5.0, 2.5, 10.0)
+    assert earlier.memory_bytes() is None

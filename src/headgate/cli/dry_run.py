@@ -37,8 +37,9 @@ from headgate.planning.choosing import JobToPlan, choose
 from headgate.planning.interference import stored_pairs
 from headgate.planning.memory import GpuNeed, gpu_need
 from headgate.policies import NoPolicy
-from headgate.profiling import lengths, store
+from headgate.profiling import store
 from headgate.profiling.calibration import calibrated
+from headgate.profiling.lengths import EarlierRuns
 from headgate.recorded import runs
 from headgate.reports.words import counted, listed
 from headgate.sampling import machine
@@ -261,7 +262,7 @@ def _waits(submission: Submission, policy: str, node: Node, home: Path) -> Itera
     for job in jobs if policy != NoPolicy.name else ():
         key = store.key(job, node)
         script, profile = store.script_of(key), store.load(home / "profiles", key)
-        known = lengths.memory_bytes(home / "lengths", script, key) or (
+        known = EarlierRuns.read(home / "lengths", script, key).memory_bytes() or (
             profile.memory_peak_bytes if profile is not None else None
         )
         if job.limits.memory_bytes is None and known is None:
@@ -393,5 +394,5 @@ def _entries(
 def _gpu_need(job: Job, this_node: Node, home: Path) -> GpuNeed:
     """The expected GPU memory of a job."""
     key = store.key(job, this_node)
-    before = lengths.gpu_memory_bytes(home / "lengths", store.script_of(key), key)
-    return gpu_need(job.limits, store.load(home / "profiles", key), before)
+    earlier = EarlierRuns.read(home / "lengths", store.script_of(key), key)
+    return gpu_need(job.limits, store.load(home / "profiles", key), earlier.gpu_memory_bytes())

@@ -5,6 +5,7 @@ script.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -24,10 +25,10 @@ _RELATED = 4.0
 """As `_ALIKE`, for jobs of the same script with other arguments."""
 
 
-class WorkEstimate(NamedTuple):
-    """Core-seconds of a whole job: the most likely value, and a band that holds nine of ten."""
+class Estimate(NamedTuple):
+    """The most likely value of a figure of a whole job, and a band that holds nine of ten."""
 
-    work: float
+    likely: float
     low: float
     high: float
 
@@ -50,55 +51,61 @@ class Took(NamedTuple):
     gpu_memory_bytes: float = 0.0
 
 
-def recall(folder: Path, script: str, job: str) -> WorkEstimate | None:
-    """The expected work of a job, from its earlier runs, or otherwise from others of its script.
-    None without any.
+@dataclass(frozen=True, slots=True)
+class EarlierRuns:
+    """What earlier runs of a job took, or, where there are none, what other jobs of its script did.
 
     Args:
-        script: Key of the script, without arguments.
-        job: Key of the job.
+        took: What each took, the latest last.
+        same: They are of the job itself, with the same arguments.
     """
-    known, same = _earlier_runs(folder, script, job)
-    works, around = [took.work for took in known], _ALIKE if same else _RELATED
-    return WorkEstimate(median(works), min(works) / around, max(works) * around) if works else None
 
+    took: tuple[Took, ...]
+    same: bool
 
-def seconds(folder: Path, script: str, job: str) -> float | None:
-    """The expected duration of a job in seconds, from its earlier runs, or otherwise from other
-    jobs of its script, whatever ran beside them. None without any.
-    """
-    known = [took.seconds for took in _earlier_runs(folder, script, job)[0]]
-    return median(known) if known else None
+    @classmethod
+    def read(cls, folder: Path, script: str, job: str) -> EarlierRuns:
+        """Read what is kept of a job.
 
+        Args:
+            folder: Where it is kept.
+            script: Key of the script, without arguments.
+            job: Key of the job.
+        """
+        of_script = _read(folder / f"{script}.json")
+        of_job = tuple(took for took in of_script if took.job == job)
+        return cls(of_job or tuple(of_script), bool(of_job))
 
-def span(folder: Path, script: str, job: str) -> tuple[float, float, float] | None:
-    """The same with a band: likely, least, most seconds."""
-    runs, same = _earlier_runs(folder, script, job)
-    known, around = [took.seconds for took in runs], _BESIDE if same else _RELATED
-    return (median(known), min(known) / around, max(known) * around) if known else None
+    def work(self) -> Estimate | None:
+        """Core-seconds of the whole job; None: no run is known."""
+        return self._estimate([took.work for took in self.took], _ALIKE)
 
+    def seconds(self) -> Estimate | None:
+        """Seconds from begin to end, whatever ran beside them; None: no run is known."""
+        return self._estimate([took.seconds for took in self.took], _BESIDE)
 
-def memory_bytes(folder: Path, script: str, job: str) -> int | None:
-    """Peak memory of a worker in earlier runs of the job; None: unknown.
+    def memory_bytes(self) -> int | None:
+        """Peak memory of a worker in earlier runs of the job; None: unknown.
 
-    Other jobs of its script do not count, because with other arguments it may be a multiple.
-    """
-    known, same = _earlier_runs(folder, script, job)
-    return int(max(took.memory_bytes for took in known)) or None if same else None
+        Other jobs of its script do not count, because with other arguments it may be a multiple.
+        """
+        return int(max(took.memory_bytes for took in self.took)) or None if self.same else None
 
+    def gpu_memory_bytes(self) -> int | None:
+        """Peak memory of a worker on one GPU in earlier runs of the job; None: unknown."""
+        return int(max(took.gpu_memory_bytes for took in self.took)) or None if self.same else None
 
-def gpu_memory_bytes(folder: Path, script: str, job: str) -> int | None:
-    """Peak memory of a worker on one GPU in earlier runs of the job; None: unknown."""
-    known, same = _earlier_runs(folder, script, job)
-    return int(max(took.gpu_memory_bytes for took in known)) or None if same else None
+    def used_no_gpu(self) -> bool:
+        """Whether an earlier run of the job was long enough to be seen, and held no GPU memory."""
+        return self.same and all(
+            not took.gpu_memory_bytes and took.seconds >= _SEEN_SECONDS for took in self.took
+        )
 
-
-def used_no_gpu(folder: Path, script: str, job: str) -> bool:
-    """Whether an earlier run of the job was long enough to be seen, and held no GPU memory."""
-    known, same = _earlier_runs(folder, script, job)
-    return same and all(
-        not took.gpu_memory_bytes and took.seconds >= _SEEN_SECONDS for took in known
-    )
+    def _estimate(self, values: list[float], alike: float) -> Estimate | None:
+        around = alike if self.same else _RELATED
+        if not values:
+            return None
+        return Estimate(median(values), min(values) / around, max(values) * around)
 
 
 def remember(folder: Path, script: str, took: Took) -> None:
@@ -111,15 +118,6 @@ def remember(folder: Path, script: str, took: Took) -> None:
     known = [*_read(path), took][-_KEPT:]
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_whole(path, json.dumps(known))
-
-
-def _earlier_runs(folder: Path, script: str, job: str) -> tuple[list[Took], bool]:
-    """The earlier runs of a job, and True; without any, those of all jobs of its script, and
-    False.
-    """
-    known = _read(folder / f"{script}.json")
-    same = [took for took in known if took.job == job]
-    return same or known, bool(same)
 
 
 def _read(path: Path) -> list[Took]:

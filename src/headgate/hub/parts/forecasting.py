@@ -29,6 +29,7 @@ from headgate.model.progress import Progress
 from headgate.model.reason_text import in_words
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.profiling import lengths, store
+from headgate.profiling.lengths import EarlierRuns, Estimate
 
 _AGAIN_SECONDS = 5.0
 """After this many seconds estimates are renewed even without events: the awaited ends may be
@@ -126,8 +127,7 @@ class Forecasting(Component):
         self._asks = asks
         self._predicts = predicts
         self._watched: dict[JobId, _ForecastJob] = {}
-        self._took: dict[JobId, float | None] = {}
-        self._bands: dict[JobId, tuple[float, float, float] | None] = {}
+        self._durations: dict[JobId, Estimate | None] = {}  # of such jobs
         self._doing: set[asyncio.Task[None]] = set()
         # Several at once would keep the interpreter from the hub's loop most of the time.
         self._one_at_once = asyncio.Semaphore()
@@ -149,17 +149,18 @@ class Forecasting(Component):
                 ends[job] = max(watched.ends, now)
             elif (
                 watched.whole
-                and (took := self._takes(job)) is not None
-                and watched.began + took > now
+                and (duration := self._duration(job)) is not None
+                and watched.began + duration.likely > now
             ):
-                ends[job] = watched.began + took
+                ends[job] = watched.began + duration.likely
         return ends
 
     def lasts(self, job: JobId) -> float | None:
         """Expected run time of a job (s), by the length of such jobs. None: there were none, or it
         resumes from a checkpoint.
         """
-        return self._takes(job) if self._live_runs.find(job)[1].checkpoint is None else None
+        duration = self._duration_of_new(job)
+        return duration.likely if duration is not None else None
 
     def left(self, job: JobId) -> Span | None:
         """Seconds that a job takes or has left, with a band; None: not known."""
@@ -167,9 +168,9 @@ class Forecasting(Component):
         if watched is not None and watched.ends is not None and watched.band is not None:
             seconds = max(watched.ends - now, 0.0)
             span = Span(seconds, *(part * seconds for part in watched.band))
-        elif (took := self._band_of_length(job, live)) is not None:
+        elif (duration := self._duration_of_new(job)) is not None:
             past = now - watched.began if watched is not None else 0.0
-            span = Span(*(max(seconds - past, 0.0) for seconds in took))
+            span = Span(*(max(seconds - past, 0.0) for seconds in duration))
         else:
             span = None
         if (limit := live.spec.timeout) is None:
@@ -177,18 +178,17 @@ class Forecasting(Component):
         most = max(limit - (now - watched.began), 0.0) if watched is not None else limit
         return Span(*(min(part, most) for part in span or (most, 0.0, most)))
 
-    def _band_of_length(self, job: JobId, live: LiveJob) -> tuple[float, float, float] | None:
-        """Run time of such jobs, with a band; None: there were none, or the job resumes."""
-        if job not in self._bands:
-            self._bands[job] = lengths.span(self._lengths, live.script_key, live.profile_key)
-        return self._bands[job] if live.checkpoint is None else None
+    def _duration_of_new(self, job: JobId) -> Estimate | None:
+        """As `_duration`; None, too, if the job resumes."""
+        return self._duration(job) if self._live_runs.find(job)[1].checkpoint is None else None
 
-    def _takes(self, job: JobId) -> float | None:
-        """Run time of such jobs (s), from start to end."""
-        if job not in self._took:
+    def _duration(self, job: JobId) -> Estimate | None:
+        """Run time of such jobs (s), from start to end; None: there were none."""
+        if job not in self._durations:
             live = self._live_runs.find(job)[1]
-            self._took[job] = lengths.seconds(self._lengths, live.script_key, live.profile_key)
-        return self._took[job]
+            earlier = EarlierRuns.read(self._lengths, live.script_key, live.profile_key)
+            self._durations[job] = earlier.seconds()
+        return self._durations[job]
 
     def step_seconds(self, job: JobId, fewest: float) -> float | None:
         """Step time with the present tasks, from at least `fewest` steps; None: unknown."""
@@ -196,7 +196,7 @@ class Forecasting(Component):
         return tracker.step_seconds(fewest) if tracker is not None else None
 
     def forget(self, run: str) -> None:
-        for kept in (self._watched, self._took, self._bands):
+        for kept in (self._watched, self._durations):
             for job in [job for job in kept if job.run == run]:
                 del kept[job]
 
@@ -289,8 +289,7 @@ class Forecasting(Component):
         took = lengths.Took(live.profile_key, work, seconds, *most)
         with suppress(OSError):  # not worth a warning: the next job is predicted later
             await asyncio.to_thread(lengths.remember, self._lengths, live.script_key, took)
-        self._bands.clear()
-        self._took.clear()  # the new length also affects other jobs
+        self._durations.clear()  # the new length also affects other jobs
 
     def _reported(self, progress: Progress) -> None:
         now, watched, job = time.monotonic(), self._watch(progress.task), progress.task.job
