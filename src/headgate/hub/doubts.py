@@ -1,17 +1,72 @@
-"""Warnings about a run at its submission."""
+"""Messages about a run as it begins."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
 
 from headgate import isolation
-from headgate.engines.base import LOCAL
+from headgate.engines.base import LOCAL, Engine
+from headgate.engines.remote.environment import more
 from headgate.hub.submission import Submission
 from headgate.isolation.spawning import OWN
 from headgate.machine import gpu_visibility
-from headgate.model.cluster import Gpu
+from headgate.machine.allocation import slurm_share
+from headgate.model.cluster import Gpu, Node
 from headgate.model.reasons import Reason, ReasonKind
+from headgate.model.shares import Lever
 from headgate.sampling.gpu_holders import missing_nvml
+
+_DISK_LEVERS = frozenset({Lever.DISK_RATE, Lever.BUFFERED_WRITES})
+
+
+class Message(NamedTuple):
+    """A message about a run.
+
+    Args:
+        kind: `warning` or `note`.
+        reason: What it says.
+        job: The job that it concerns; None: the run.
+    """
+
+    kind: str
+    reason: Reason
+    job: str | None = None
+
+
+def opening(
+    submission: Submission,
+    machine: Node,
+    engine: Engine,
+    limits_disk: bool,
+    withheld: Collection[str],
+) -> Iterator[Message]:
+    """The messages about a run, in order.
+
+    Args:
+        submission: How it was submitted.
+        machine: This machine.
+        engine: What starts its tasks.
+        limits_disk: Whether the policy sets disk rates.
+        withheld: Variables of its user that do not go to the nodes of its engine.
+    """
+    unused = frozenset[Lever]() if limits_disk else _DISK_LEVERS
+    levers = [limit.lever for limit in engine.uncontrolled() if limit.lever not in unused]
+    if levers:
+        missing = tuple(map(str, dict.fromkeys(levers)))
+        yield Message("warning", Reason.of(ReasonKind.LEVERS_MISSING, levers=missing))
+    if variables := sorted(name for name in withheld if not name.startswith("HEADGATE_")):
+        variable = more(submission.engine.name)
+        not_sent = Reason.of(ReasonKind.VARIABLES_NOT_SENT, variables=variables, variable=variable)
+        yield Message("note", not_sent)
+    is_here = submission.engine == LOCAL and not submission.nodes
+    if is_here and (share := slurm_share()) is not None:
+        yield Message("note" if share.here else "warning", share.reason())
+    for doubt in of(submission, machine.gpus):
+        yield Message("warning", doubt)
+    for kind, texts in (("warning", submission.warnings), ("note", submission.notes)):
+        for job, text in texts.items():
+            yield Message(kind, Reason.of(ReasonKind.CLIENT_SAYS, text=text), job)
 
 
 def of(submission: Submission, gpus: Sequence[Gpu]) -> list[Reason]:

@@ -122,7 +122,7 @@ class HubServer:
         """
         self.stopping.clear()
         for run in list(self._hub.runs):
-            self._hub.stop(run, None, kill=False)
+            self._hub.requests.stop(run, None, kill=False)
         while self._hub.runs and not self.stopping.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.stopping.wait(), 0.05)
@@ -190,7 +190,7 @@ class HubServer:
                     self._hub.set_policy(_policy(request, str(policy)))
                 submitted = await self._submit(request)
                 if self._ending:  # the hub began to end meanwhile
-                    self._hub.stop(submitted.id, None, kill=False)
+                    self._hub.requests.stop(submitted.id, None, kill=False)
                 if request.get("attach"):
                     closers.append(submitted.left)
                     closers.append(
@@ -203,7 +203,7 @@ class HubServer:
                 return await self._order(run, request, _names(request))
             case "change" if run in self._hub.runs:
                 changes = Changes.of(request.get("changes"))
-                self._hub.change(run, str(request.get("job")), changes)
+                self._hub.requests.change(run, str(request.get("job")), changes)
                 return {"type": "changing", "run": run, "job": request.get("job")}
             case "attach" | "stop" | "checkpoint" | "change" | "prove" | "pause" | "unpause":
                 raise UsageError(f"run {run} is not running")
@@ -225,13 +225,13 @@ class HubServer:
         match request["op"]:
             case "stop":
                 kill = bool(request.get("kill"))
-                return {"type": "stopping", "jobs": hub.stop(run, names, kill)}
+                return {"type": "stopping", "jobs": hub.requests.stop(run, names, kill)}
             case "pause":
                 paused = await hub.holder.pause(run, names, bool(request.get("release")))
                 return {"type": "pausing", "jobs": paused}
             case "unpause":
                 return {"type": "unpausing", "jobs": hub.holder.unpause(run, names)}
-        asked, silent = hub.checkpoint(run, names), hub.unconnected(run, names)
+        asked, silent = hub.requests.checkpoint(run, names), hub.requests.unconnected(run, names)
         return {"type": "checkpointing", "jobs": asked, "unconnected": silent}
 
     async def _submit(self, request: Mapping[str, Any]) -> LiveRun:

@@ -97,7 +97,7 @@ class JobHolder(Component):
             UsageError: A named job cannot be paused. Nothing is changed.
             IsolationError: A job could not be frozen. It runs on.
         """
-        live_jobs = self._jobs(run, jobs)
+        live_jobs = self._live_runs.named(run, jobs)
         refusals = {
             name: refusal
             for name, live in live_jobs.items()
@@ -120,7 +120,7 @@ class JobHolder(Component):
         Raises:
             UsageError: A named job is not paused, or none is.
         """
-        live_jobs = self._jobs(run, jobs)
+        live_jobs = self._live_runs.named(run, jobs)
         others = {name: live for name, live in live_jobs.items() if not _is_paused(live)}
         paused = [name for name in live_jobs if name not in others]
         if others and (jobs is not None or not paused):
@@ -129,19 +129,6 @@ class JobHolder(Component):
         for name in paused:
             self._step(UnpauseRequested(JobId.of(run, name)))
         return paused
-
-    def _jobs(self, run: str, names: Sequence[str] | None) -> dict[str, LiveJob]:
-        """Jobs of a run by name; None: all.
-
-        Raises:
-            UsageError: The run has no such job.
-        """
-        jobs = self._live_runs.runs[run].jobs
-        for name in names or ():
-            if name not in jobs:
-                expected = ", ".join(jobs)
-                raise UsageError(f"run {run} has no job {name!r}; expected one of {expected}")
-        return {name: jobs[name] for name in (jobs if names is None else names)}
 
     def _why_not_paused(self, run: str, live: LiveJob, release: bool) -> str:
         """Why a job cannot be paused now; empty: it can."""

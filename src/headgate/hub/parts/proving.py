@@ -115,15 +115,9 @@ class InterferenceProber(Component):
                 f"{MOST_PART_ASKED:.0%}"
             )
         own = [name for name in culprits or () if not is_of_other(name)]
-        for name in (*(victims or ()), *own):
-            if name not in live.jobs:
-                raise UsageError(
-                    f"run {run} has no job {name!r}; expected one of {', '.join(live.jobs)}"
-                )
-            if live.jobs[name].state != "running":
-                raise UsageError(
-                    f"job {name!r} is {live.jobs[name].state}; only running jobs can be proved"
-                )
+        for name, job in self._live_runs.named(run, [*(victims or ()), *own]).items():
+            if job.state != "running":
+                raise UsageError(f"job {name!r} is {job.state}; only running jobs can be proved")
         for name in own:
             if not live.jobs[name].spec.pausable:
                 raise UsageError(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate.forecast.job_tracker import JobTracker
+from headgate.hub.checking import InspectedJob
 from headgate.hub.state.attempt import Attempt
 from headgate.hub.taking_up import FormerJob
 from headgate.model.endings import Checkpoint, Ending
@@ -19,6 +20,7 @@ from headgate.model.progress import Progress
 from headgate.model.reason_text import in_words
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.units import say_text
+from headgate.profiling.store import script_of
 from headgate.scripts.arguments import TrainingLength
 from headgate.scripts.facts import FileState, ScriptFacts
 from headgate.task import saving, script_saves
@@ -91,6 +93,13 @@ class LiveJob:
     # at submission, or at the last start
     files: Mapping[Path, FileState] = field(default_factory=dict)
     facts: ScriptFacts = field(default_factory=ScriptFacts)  # facts of these files
+
+    def take_in(self, inspected: InspectedJob) -> None:
+        """Keep what was found out about it before it starts."""
+        self.facts, self.files = inspected.facts, inspected.files
+        self.length, self.namesake = inspected.length, inspected.namesake
+        self.profile_key = inspected.profile_key
+        self.script_key = script_of(inspected.profile_key)
 
     def restore(self, former: FormerJob) -> None:
         """Restore it as it stood when its hub died."""
@@ -171,6 +180,12 @@ class LiveJob:
             if Path(saved_checkpoint.path).name != name and Path(saved_checkpoint.path).exists()
         ]
         return self.checkpoint
+
+    @property
+    def most_held(self) -> float:
+        """Bytes that its largest task holds now; 0: unknown."""
+        tasks = self.current.tasks.values() if self.current is not None else ()
+        return max((task.usage.get("memory_bytes", 0.0) for task in tasks if task.usage), default=0)
 
     @property
     def is_unconnected(self) -> bool:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from headgate.forecast.job_tracker import Trackers
 from headgate.hub.state.attempt import Attempt
 from headgate.hub.state.job import LiveJob
 from headgate.hub.state.run import LiveRun
+from headgate.model.errors import UsageError
 from headgate.model.identifiers import JobId, TaskId, TaskName
 from headgate.model.reasons import Reason, ReasonKind
 
@@ -89,6 +90,19 @@ class LiveRuns:
         """Run and job of a job's or task's id."""
         job = id if isinstance(id, JobId) else id.job
         return self.runs[job.run], self.runs[job.run].jobs[job.name]
+
+    def named(self, run: str, names: Sequence[str] | None) -> dict[str, LiveJob]:
+        """Jobs of a run by name; None: all.
+
+        Raises:
+            UsageError: The run has no such job.
+        """
+        jobs = self.runs[run].jobs
+        for name in names or ():
+            if name not in jobs:
+                expected = ", ".join(jobs)
+                raise UsageError(f"run {run} has no job {name!r}; expected one of {expected}")
+        return {name: jobs[name] for name in (jobs if names is None else names)}
 
     def attempt_of(self, task: TaskId) -> tuple[LiveRun, LiveJob, Attempt, TaskName]:
         """Run, job, attempt and name of a task.
