@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import os
-import resource
 import secrets
 import selectors
 import signal
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
@@ -21,12 +17,14 @@ from typing import Any
 from headgate.engines import per_task_executor
 from headgate.engines.base import Engine, Listener
 from headgate.engines.channel import Connection
+from headgate.engines.command_loop import CommandLoop
 from headgate.engines.connections import Connections
 from headgate.engines.log import TaskLog, unread_lines
 from headgate.engines.oom import LOOK_SECONDS, OomMonitor
 from headgate.engines.per_task_executor import PerTaskExecutor
 from headgate.engines.pseudo_terminal import terminal
-from headgate.engines.tasks import BoxRegistry, PendingStart, Task
+from headgate.engines.task_output import TaskOutput
+from headgate.engines.tasks import BoxRegistry, Descriptors, GraceStep, PendingStart, Task
 from headgate.isolation.base import Box, Isolation, Launch
 from headgate.machine.processes import at_work
 from headgate.model.cluster import Cluster, Node
@@ -36,13 +34,6 @@ from headgate.model.identifiers import TaskId
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.shares import Share, Uncontrolled
 
-_READ_BYTES = 1 << 16
-_DRAIN_READS = 64
-
-REST_SECONDS = 2.0
-"""Time before the end of a task's grace at which its remaining processes are asked to end. The
-first process was asked earlier.
-"""
 LEFT_SECONDS = 1.0
 """Time for processes left behind by a task's first process to end by themselves, as its helpers
 do.
@@ -50,11 +41,6 @@ do.
 _LOOK_SECONDS = 0.05
 CLOSE_SECONDS = 15.0
 """Longest time that `close` waits for tasks that it killed."""
-FILES_OF_A_TASK = 12
-"""Its output, log, end, keeper and connection, files of its cgroups, and some during its start."""
-_OTHER_FILES = 32
-"""For the stores of runs, clients and samplers."""
-_AMPLE_FILES = 4096  # of some 360 tasks
 
 
 class LocalEngine(Engine):
@@ -88,7 +74,6 @@ class LocalEngine(Engine):
         self._logs = logs
         self._others = others
         self._isolations = {"": isolation, isolation.name: isolation}
-        self._commands: deque[Callable[[], None]] = deque()
         self._starts: dict[TaskId, PendingStart] = {}
         self._tasks: dict[TaskId, Task] = {}
         self._executor = PerTaskExecutor(self._do)
@@ -101,13 +86,12 @@ class LocalEngine(Engine):
 
     def open(self, listener: Listener) -> None:
         self._listener = listener
-        self._selector = selectors.DefaultSelector()
+        self._loop = CommandLoop(self._failed)
+        self._selector = self._loop.selector
         self._connections = Connections(
             self._channel, self._selector, self._key_of, self._greeted, self._said, listener
         )
-        self._wake_out, self._wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._descriptors = Descriptors()
-        self._selector.register(self._wake_out, selectors.EVENT_READ, self._woken)
         self._thread.start()
         self._open = True
 
@@ -145,20 +129,15 @@ class LocalEngine(Engine):
         self._thread.join()
         self._executor.close()
         self._open = False
-        self._obey()  # what came while the thread ended is refused, not forgotten
+        self._loop.obey()  # what came while the thread ended is refused, not forgotten
         self._connections.close()
-        self._selector.close()
-        os.close(self._wake_in)
-        os.close(self._wake_out)
+        self._loop.close()
 
     # --- the thread -------------------------------------------------------------------------------
 
     def _do(self, command: Callable[[], None]) -> None:
-        if not self._open:
-            return
-        self._commands.append(command)
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._wake_in, b"!")
+        if self._open:
+            self._loop.do(command)
 
     def _do_once_it_runs(self, id: TaskId, command: Callable[[], None]) -> None:
         self._do(lambda: self._once_it_runs(id, command))
@@ -182,18 +161,10 @@ class LocalEngine(Engine):
         else:
             per_task_executor.now(act, then)
 
-    def _obey(self) -> None:
-        while self._commands:
-            self._guarded(self._commands.popleft())
-
-    def _guarded(self, act: Callable[[], object]) -> None:
-        """Call `act`. An error of one task must not end the thread that serves all of them."""
-        try:
-            act()
-        except Exception as error:  # noqa: BLE001
-            text = f"engine {self.name!r} met an error and goes on"
-            met = Reason.of(ReasonKind.INTERNAL_ERROR, text=text, error=repr(error))
-            self._listener.warned(None, met)
+    def _failed(self, error: Exception) -> None:
+        text = f"engine {self.name!r} met an error and goes on"
+        met = Reason.of(ReasonKind.INTERNAL_ERROR, text=text, error=repr(error))
+        self._listener.warned(None, met)
 
     def _kill_all(self) -> None:
         self._closing_at = time.monotonic()
@@ -205,35 +176,27 @@ class LocalEngine(Engine):
     def _kill(self, task: Task) -> None:
         task.killed = True
         if task.isolation.waits:
-            self._executor.do_at_once(task.box.kill, lambda done: self._guarded(done.result))
+            self._executor.do_at_once(task.box.kill, lambda done: self._loop.guarded(done.result))
         else:
-            self._guarded(task.box.kill)
+            self._loop.guarded(task.box.kill)
 
     def _watch(self) -> None:
         while self._starts or self._tasks or self._closing_at is None:
-            for key, _ in self._selector.select(self._next_time()):
-                # An earlier event may have closed it: a task's end closes its output and its
-                # connection.
-                if self._selector.get_map().get(key.fd) is key:
-                    self._guarded(key.data)
-            self._obey()
+            self._loop.turn(self._next_time())
             now = time.monotonic()
             if self._closing_at is not None and now >= self._closing_at + CLOSE_SECONDS:
                 break
             for task in list(self._tasks.values()):
-                if task.rest_at is not None and now >= task.rest_at:
-                    task.rest_at = None
-                    self._guarded(task.box.terminate)
-                if task.kill_at is not None and now >= task.kill_at:
-                    task.kill_at = None
-                    task.overdue = True
+                if GraceStep.TERMINATE in (due := task.grace.due(now)):
+                    self._loop.guarded(task.box.terminate)
+                if GraceStep.KILL in due:
                     self._kill(task)
                 if task.waits_until is not None and (
                     now >= task.waits_until or not task.box.pids()
                 ):
-                    self._guarded(lambda: self._conclude(task))  # noqa: B023  # it is called at once
-                if task.reads_again is not None and now >= task.reads_again:
-                    self._read_on(task)
+                    self._loop.guarded(lambda: self._conclude(task))  # noqa: B023  # it is called at once
+                if task.output.reads_again is not None and now >= task.output.reads_again:
+                    task.output.watch()
             self._look_for_kills(now)
             self._connections.read_on(now)
         while self._tasks:  # the records of their boxes stay, for the next who cleans up
@@ -243,18 +206,16 @@ class LocalEngine(Engine):
             self._listener.exited(task.id, task.presumed_exit())
 
     def _next_time(self) -> float | None:
-        times = [t.kill_at for t in self._tasks.values() if t.kill_at is not None]
-        times += [t.rest_at for t in self._tasks.values() if t.rest_at is not None]
-        times += [t.reads_again for t in self._tasks.values() if t.reads_again is not None]
-        times += [
-            time.monotonic() + _LOOK_SECONDS
-            for t in self._tasks.values()
-            if t.waits_until is not None
-        ]
+        now = time.monotonic()
+        times = list[float]()
+        for task in self._tasks.values():
+            times += task.grace.times()
+            times += [task.output.reads_again] if task.output.reads_again is not None else []
+            times += [now + _LOOK_SECONDS] if task.waits_until is not None else []
         times += self._connections.reads_again()
         times += [self._looks_at] if self._tasks else []
         times += [self._closing_at + CLOSE_SECONDS] if self._closing_at is not None else []
-        return max(min(times) - time.monotonic(), 0.0) if times else None
+        return max(min(times) - now, 0.0) if times else None
 
     def _look_for_kills(self, now: float) -> None:
         if now < self._looks_at:
@@ -264,9 +225,6 @@ class LocalEngine(Engine):
         for task in self._tasks.values():
             if task.exit is None and (killed := task.kills.look(now)) is not None:
                 self._listener.warned(task.id, killed)
-
-    def _woken(self) -> None:
-        os.read(self._wake_out, 4096)
 
     def _start(self, launch: Launch, share: Share, log: str) -> None:
         if launch.task in self._tasks or launch.task in self._starts:
@@ -314,9 +272,7 @@ class LocalEngine(Engine):
             self._in_turn(id, isolation, box.close, lambda _: self._not_started(id, refusal))
             return
         asks = launch.stop_signal
-        task = self._tasks[id] = Task(
-            id, isolation, box, start.key, read_end, self._logs(log), OomMonitor(box), asks
-        )
+        task = self._task(id, isolation, box, start.key, read_end, log, asks)
         if self._registry is not None:
             if launch.outlives:
                 box.plan_keeping(log, self._channel.parent)
@@ -327,10 +283,36 @@ class LocalEngine(Engine):
             box.keep(read_end)
         self._attend(task)
         for command in start.held:
-            self._guarded(command)
+            self._loop.guarded(command)
+
+    def _task(
+        self,
+        id: TaskId,
+        isolation: Isolation,
+        box: Box,
+        key: str,
+        fd: int,
+        log: str,
+        stop_signal: int,
+    ) -> Task:
+        """The record of a task that prints to `fd`."""
+        kills = OomMonitor(box)
+        output = TaskOutput(
+            fd,
+            self._logs(log),
+            self._selector,
+            lambda lines: self._printed(id, kills, lines),
+            lambda trouble: self._listener.warned(id, trouble),
+        )
+        task = self._tasks[id] = Task(id, isolation, box, key, output, kills, stop_signal)
+        return task
+
+    def _printed(self, id: TaskId, kills: OomMonitor, lines: list[str]) -> None:
+        kills.read(lines)
+        self._listener.output(id, lines)
 
     def _attend(self, task: Task) -> None:
-        self._selector.register(task.output, selectors.EVENT_READ, lambda: self._readable(task))
+        task.output.watch()
         self._selector.register(task.box.exit_fd, selectors.EVENT_READ, lambda: self._ended(task))
         self._listener.started(task.id, task.box.pid)
 
@@ -340,24 +322,20 @@ class LocalEngine(Engine):
             self._descriptors.check(len(self._tasks) + len(self._starts) + 1)
             box, output, unread = isolation.take_up(record)
         except (HeadgateError, OSError) as error:
-            self._guarded(lambda: isolation.sweep(record))
+            self._loop.guarded(lambda: isolation.sweep(record))
             if self._registry is not None:
                 self._registry.remove(id)
             lost = Exit(code=None, reason=f"was lost with its hub: {error}", lost=True)
             self._listener.exited(id, lost)
             return
-        monitor = OomMonitor(box)
         asks = record["stop_signal"]
-        task = self._tasks[id] = Task(
-            id, isolation, box, record["key"], output, self._logs(log), monitor, asks
-        )
+        task = self._task(id, isolation, box, record["key"], output, log, asks)
         if self._registry is not None:
             self._registry.add(id, record, output, log)
         isolation.release(record)  # the hub that is gone may have held it
         self._attend(task)
         if lines := unread_lines(log, unread):
-            monitor.read(lines)
-            self._listener.output(id, lines)
+            self._printed(id, task.kills, lines)
         self._apply(id, share)
 
     def _not_started(self, id: TaskId, error: BaseException) -> None:
@@ -413,7 +391,7 @@ class LocalEngine(Engine):
         task, connection = self._tasks.get(id), self._connections.of(id)
         if task is None or connection is None or connection.send(message):
             return
-        if not connection.over and task.kill_at is None:  # one that ends need not hear it
+        if not connection.over and not task.grace.runs:  # one that ends need not hear it
             not_taken = Reason.of(ReasonKind.MESSAGE_NOT_TAKEN, type=str(message.get("type")))
             self._listener.warned(id, not_taken)
 
@@ -427,17 +405,15 @@ class LocalEngine(Engine):
         if grace <= 0 or task.waits_until is not None:
             self._kill(task)
             return
-        kill_at = time.monotonic() + grace
-        if task.kill_at is None:
-            connection = self._connections.of(id)
-            task.kill_at, task.grace = kill_at, grace
-            if connection is None or connection.observes or not connection.send({"type": "stop"}):
-                task.box.ask(task.stop_signal)
-                task.rest_at = kill_at - min(REST_SECONDS, grace / 2)
-            task.box.wake()
-        elif task.rest_at is not None and kill_at < task.kill_at:
-            task.rest_at = min(task.rest_at, kill_at - min(REST_SECONDS, grace / 2))
-        task.kill_at = min(task.kill_at, kill_at)
+        was_asked = task.grace.runs
+        task.grace.grant(time.monotonic(), grace)
+        if was_asked:
+            return
+        connection = self._connections.of(id)
+        if connection is None or connection.observes or not connection.send({"type": "stop"}):
+            task.box.ask(task.stop_signal)
+            task.grace.terminates = True
+        task.box.wake()
 
     def _key_of(self, id: TaskId) -> str | None:
         known = self._starts.get(id) or self._tasks.get(id)
@@ -451,42 +427,11 @@ class LocalEngine(Engine):
             return
         if self._registry is not None:
             self._registry.connected(id)
-        if self._tasks[id].kill_at is not None:
+        if self._tasks[id].grace.runs:
             connection.send({"type": "stop"})
 
     def _said(self, id: TaskId, message: Mapping[str, object]) -> None:
         self._once_it_runs(id, lambda: self._listener.message(id, message))
-
-    # --- output -----------------------------------------------------------------------------------
-
-    def _readable(self, task: Task) -> None:
-        ended = not self._read(task)
-        pause = task.log.resumes_in(now := time.monotonic())
-        if ended or pause > 0:
-            self._selector.unregister(task.output)
-            task.reads_again = None if ended else now + pause
-
-    def _read(self, task: Task) -> bool:
-        """Read once. Returns False at the end of the output."""
-        try:
-            data = os.read(task.output, _READ_BYTES)
-        except BlockingIOError:
-            return True
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise
-            data = b""  # the end of a pseudo-terminal
-        if lines := task.log.write(data, time.monotonic()):
-            task.kills.read(lines)
-            self._listener.output(task.id, lines)
-        if task.log.trouble != task.complained:
-            task.complained = task.log.trouble
-            self._listener.warned(task.id, task.log.state())
-        return bool(data)
-
-    def _read_on(self, task: Task) -> None:
-        task.reads_again = None
-        self._selector.register(task.output, selectors.EVENT_READ, lambda: self._readable(task))
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -496,7 +441,7 @@ class LocalEngine(Engine):
         try:
             task.exit = task.box.reap()
             by_itself = (
-                task.exit.ok and task.kill_at is None and not (task.killed or task.isolation.waits)
+                task.exit.ok and not task.grace.runs and not (task.killed or task.isolation.waits)
             )
             if by_itself and task.box.pids():
                 task.waits_until = time.monotonic() + LEFT_SECONDS
@@ -517,63 +462,26 @@ class LocalEngine(Engine):
             if not task.isolation.waits:
                 task.box.kill()
             self._connections.settle(task.id)
-            for _ in range(_DRAIN_READS):
-                if not self._read(task):
-                    break
+            task.output.drain()
             exit, killed = task.kills.ended(exit, time.monotonic(), task.killed)
-            exit = task.exit = replace(exit, overdue_seconds=task.grace if task.overdue else None)
+            exit = task.exit = replace(exit, overdue_seconds=task.grace.overdue_seconds)
             if killed is not None:
                 self._listener.warned(task.id, killed)
         finally:
             self._forget(task, exit)
 
     def _forget(self, task: Task, exit: Exit) -> None:
-        if task.output in self._selector.get_map():
-            self._selector.unregister(task.output)
-        if lines := task.log.rest():
-            self._listener.output(task.id, lines)
-        task.log.close()
-        os.close(task.output)
-        task.kill_at = task.rest_at = task.reads_again = task.waits_until = None
+        task.output.close()
+        task.grace.end()
+        task.waits_until = None
         self._in_turn(
             task.id, task.isolation, task.box.close, lambda done: self._gone(task, exit, done)
         )
 
     def _gone(self, task: Task, exit: Exit, done: Future[None]) -> None:
-        self._guarded(done.result)
+        self._loop.guarded(done.result)
         if self._registry is not None:
             self._registry.remove(task.id)
         # otherwise it was given up when this engine closed
         if self._tasks.pop(task.id, None) is not None:
             self._listener.exited(task.id, exit)
-
-
-class Descriptors:
-    """Counts how many tasks the limit on open files allows (`ulimit -n`). One task too many would
-    cost others their output.
-
-    It counts the other open files of this process when it is made.
-    """
-
-    def __init__(self) -> None:
-        self._besides = len(os.listdir("/proc/self/fd")) + _OTHER_FILES
-
-    def check(self, tasks: int) -> None:
-        """Check that `tasks` tasks can run at once.
-
-        Raises:
-            HeadgateError: They cannot. The message says which limit to raise.
-        """
-        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        if self._besides + tasks * FILES_OF_A_TASK <= most:
-            return
-        fitting, ample = (
-            max(most - self._besides, 0) // FILES_OF_A_TASK,
-            max(_AMPLE_FILES, 4 * most),
-        )
-        where = "`ulimit -n`, /etc/security/limits.conf, LimitNOFILE of a service"
-        raise HeadgateError(
-            f"{most} open files are allowed here (`ulimit -Hn`), enough for {fitting} tasks at "
-            f"once; have fewer, or raise it to {ample} ({where}) where the hub is started, once "
-            "the one that runs has ended"
-        )

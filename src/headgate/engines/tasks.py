@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import reduce
 from typing import Protocol
 
-from headgate.engines.log import TaskLog
 from headgate.engines.oom import OomMonitor
+from headgate.engines.task_output import TaskOutput
 from headgate.isolation.base import Box, Isolation
 from headgate.model.endings import Exit
+from headgate.model.errors import HeadgateError
 from headgate.model.identifiers import TaskId
 from headgate.model.shares import NOTHING, Lever, Share, Uncontrolled
+
+REST_SECONDS = 2.0
+"""Time before the end of a task's grace at which its remaining processes are asked to end. The
+first process was asked earlier.
+"""
+FILES_OF_A_TASK = 12
+"""Its output, log, end, keeper and connection, files of its cgroups, and some during its start."""
+_OTHER_FILES = 32
+"""For the stores of runs, clients and samplers."""
+_AMPLE_FILES = 4096  # of some 360 tasks
 
 
 class BoxRegistry(Protocol):
@@ -38,6 +52,66 @@ class PendingStart:
     held: list[Callable[[], None]] = field(default_factory=list)
 
 
+class GraceStep(Enum):
+    """What is due at a time of a task's grace period."""
+
+    TERMINATE = "its remaining processes are asked to end"
+    KILL = "all are killed"
+
+
+@dataclass(slots=True)
+class GracePeriod:
+    """The time that a task has to end, once it is asked to. Times are those of `time.monotonic`.
+
+    Args:
+        seconds: How long it was when the task was first asked.
+        terminates: Whether only the first process was asked, so that the others are asked shortly
+            before the end.
+        overdue_seconds: `seconds`, if it is over and the task had not ended; None: not so.
+    """
+
+    seconds: float = 0.0
+    terminates: bool = False
+    overdue_seconds: float | None = None
+    _kill_at: float | None = None
+    _rest: float = 0.0  # before the end
+
+    @property
+    def runs(self) -> bool:
+        """Whether the task was asked to end, and the time is not over."""
+        return self._kill_at is not None
+
+    def grant(self, now: float, seconds: float) -> None:
+        """Begin it; one that runs only becomes shorter."""
+        if self._kill_at is None:
+            self.seconds = seconds
+        if self._kill_at is None or now + seconds < self._kill_at:
+            self._kill_at, self._rest = now + seconds, min(REST_SECONDS, seconds / 2)
+
+    def times(self) -> list[float]:
+        """When `due` has to be called."""
+        if self._kill_at is None:
+            return []
+        return [self._kill_at - self._rest if self.terminates else self._kill_at]
+
+    def due(self, now: float) -> set[GraceStep]:
+        """What is due; each once."""
+        due = set[GraceStep]()
+        if self._kill_at is None:
+            return due
+        if self.terminates and now >= self._kill_at - self._rest:
+            self.terminates = False
+            due.add(GraceStep.TERMINATE)
+        if now >= self._kill_at:
+            self._kill_at, self.overdue_seconds = None, self.seconds
+            due.add(GraceStep.KILL)
+        return due
+
+    def end(self) -> None:
+        """Nothing is due any longer: the task has ended."""
+        self._kill_at = None
+
+
 @dataclass(slots=True)
 class Task:
     """A running task. Times are those of `time.monotonic`."""
@@ -46,19 +120,13 @@ class Task:
     isolation: Isolation
     box: Box
     key: str
-    output: int
-    log: TaskLog
+    output: TaskOutput
     kills: OomMonitor
     stop_signal: int
     wanted: deque[Share] = field(default_factory=deque)  # shares that are not in force yet
-    grace: float = 0.0  # that it had when it was asked to end
-    overdue: bool = False  # it was killed when that was over
+    grace: GracePeriod = field(default_factory=GracePeriod)
     waits_until: float | None = None  # for what its first process left behind, once that has ended
-    kill_at: float | None = None
-    rest_at: float | None = None  # when what was not asked to end is, before that
     killed: bool = False  # by its engine
-    reads_again: float | None = None
-    complained: str | None = None
     told_of: set[Lever] = field(default_factory=set)  # what cannot be controlled
     exit: Exit | None = None  # None: it has not ended, as far as is known
 
@@ -86,3 +154,34 @@ class Task:
         news = [limit for limit in uncontrolled if limit.lever not in self.told_of]
         self.told_of.update(limit.lever for limit in news)
         return news
+
+
+class Descriptors:
+    """Counts how many tasks the limit on open files allows (`ulimit -n`). One task too many would
+    cost others their output.
+
+    It counts the other open files of this process when it is made.
+    """
+
+    def __init__(self) -> None:
+        self._besides = len(os.listdir("/proc/self/fd")) + _OTHER_FILES
+
+    def check(self, tasks: int) -> None:
+        """Check that `tasks` tasks can run at once.
+
+        Raises:
+            HeadgateError: They cannot. The message says which limit to raise.
+        """
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if self._besides + tasks * FILES_OF_A_TASK <= most:
+            return
+        fitting, ample = (
+            max(most - self._besides, 0) // FILES_OF_A_TASK,
+            max(_AMPLE_FILES, 4 * most),
+        )
+        where = "`ulimit -n`, /etc/security/limits.conf, LimitNOFILE of a service"
+        raise HeadgateError(
+            f"{most} open files are allowed here (`ulimit -Hn`), enough for {fitting} tasks at "
+            f"once; have fewer, or raise it to {ample} ({where}) where the hub is started, once "
+            "the one that runs has ended"
+        )
