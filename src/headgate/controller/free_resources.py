@@ -44,6 +44,15 @@ class ResourceRequest(NamedTuple):
     def all_gpus(self) -> int:
         return self.workers * self.gpus
 
+    @property
+    def is_probe(self) -> bool:
+        """Whether the job shows what memory its script needs, or waits for that."""
+        return any(group.kind == "probe" for group in self.groups)
+
+    def without_probe(self) -> ResourceRequest:
+        """The request of the same job if it need not wait for that."""
+        return self._replace(groups=tuple(group for group in self.groups if group.kind != "probe"))
+
 
 def request_of(job: JobRecord, gpus_are_shared: bool = False) -> ResourceRequest | None:
     """What a planned job needs exclusively; None: it shares all that it uses."""

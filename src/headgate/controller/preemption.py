@@ -1,4 +1,4 @@
-"""Rank running jobs: when a rank gets worse, and which jobs to preempt for another."""
+"""Rank running jobs, and preempt those that rank last for another."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from heapq import heappop, heappush
 
 from headgate.controller.free_resources import Eviction, FreeResources, ResourceRequest
 from headgate.controller.queue_orders import Claim, Order
+from headgate.model.actions import Action
 from headgate.model.identifiers import JobId
+from headgate.model.reasons import Reason, ReasonKind
 
 Key = tuple[float, ...]
 """Negated priority, then the order's rank, then the position of submission."""
@@ -134,3 +136,86 @@ class Ranking:
             self._keys[claim.job.id] = fresh
             insort(self._entries, (fresh, claim))
         return None
+
+
+class Preemption:
+    """Stops running jobs for the first one that waits, and keeps their room for it until it has
+    started.
+
+    Args:
+        order: The order of jobs.
+        running: The running jobs.
+        resources: What they hold.
+    """
+
+    def __init__(self, order: Order, running: Ranking, resources: FreeResources) -> None:
+        self._order = order
+        self._running = running
+        self._resources = resources
+        self._reserved: tuple[Key, Claim] | None = None
+        self._leaving: set[JobId] = set()
+        # ranks whose request does not fit, even with the resources of jobs that rank behind
+        self._hopeless: dict[ResourceRequest, Key] = {}
+
+    def reconsider(self) -> None:
+        """Jobs for which stopping others was not enough may fit now."""
+        self._hopeless.clear()
+
+    def ended(self, job: JobId) -> None:
+        """A job has ended, stopped or not."""
+        self._leaving.discard(job)
+        self._hopeless.clear()
+
+    def settle(self) -> None:
+        """Stop making room once the waiting job no longer waits or all preempted jobs have
+        ended.
+        """
+        if self._reserved is not None and not (self._leaving and self._reserved[1].job.queued):
+            self._reserved = None
+
+    def goes_before(self, key: Key) -> bool:
+        """Whether a job for which room is made ranks before this."""
+        return self._reserved is not None and key > self._reserved[0]
+
+    def make_room(self, now: float, key: Key, claim: Claim) -> list[Action]:
+        """Stop running jobs for the first one that waits, if that makes room for it."""
+        if self._reserved is not None:
+            return []
+        if not self._order.preempts:
+            return self._end_others(key, claim) if claim.job.spec.urgent else []
+        hopeless = self._hopeless.get(claim.request)
+        if hopeless is not None and key >= hopeless:
+            return []
+        victims = self._running.victims(now, key, claim.request, self._resources)
+        if victims:
+            self._reserved = key, claim
+        else:
+            self._hopeless[claim.request] = key
+        return [action for victim in victims for action in self._stop(victim, claim)]
+
+    def _end_others(self, key: Key, claim: Claim) -> list[Action]:
+        """End jobs with a checkpoint for an urgent one, if that makes room for it."""
+        lacks = self._resources.shortage(claim.request)
+        if lacks.of_jobs or lacks.kind == "gpu-unseen":
+            return []
+        actions = list[Action]()
+        for other in self._running.ended_for(claim.request, self._resources):
+            self._reserved = key, claim
+            self._leave(other)
+            if other.job.undisturbed:
+                actions += other.job.release(claim.job.id)
+        return actions
+
+    def _stop(self, claim: Claim, other: Claim) -> list[Action]:
+        """Preempt a job for another; it waits again."""
+        job = claim.job
+        self._leave(claim)
+        if not job.undisturbed:
+            return []
+        job.restart = Reason.of(ReasonKind.MADE_ROOM, job=other.job.spec.name)
+        reason = Reason.of(ReasonKind.MAKES_ROOM, job=other.job.spec.name)
+        return [job.mark("stopping", reason), *(task.stop(reason) for task in job.tasks.values())]
+
+    def _leave(self, claim: Claim) -> None:
+        self._running.remove(claim)
+        self._leaving.add(claim.job.id)

@@ -72,7 +72,7 @@ class Probing:
 
     def started(self, claim: Claim) -> None:
         """A job has started."""
-        if any(group.kind == "probe" for group in claim.request.groups):
+        if claim.request.is_probe:
             self._probes[claim.job.script] = claim
 
     def shows(self, now: float, claim: Claim) -> bool:

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from headgate.controller.free_resources import ResourceRequest
+from headgate.controller.free_resources import FreeResources, ResourceRequest
 from headgate.controller.gpu_memory import WorkerSlot
 from headgate.controller.gpu_seen import GpuUseSeen
 from headgate.controller.records import JobRecord
@@ -56,6 +56,14 @@ class Claim:
     @property
     def id(self) -> JobId:
         return self.job.id
+
+    def hold(
+        self, resources: FreeResources, request: ResourceRequest, slots: tuple[WorkerSlot, ...]
+    ) -> None:
+        """Take other resources in place of those that it holds."""
+        resources.give(self.request, self.slots)
+        self.request, self.slots = request, slots
+        resources.take(request, slots)
 
     def attained(self, now: float) -> float:
         """GPU-seconds that it has had."""

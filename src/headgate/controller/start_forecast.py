@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from copy import deepcopy
 from heapq import heapify, heappop, heappush
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from headgate.controller.free_resources import FreeResources, ResourceRequest
 from headgate.controller.gpu_memory import WorkerSlot
+from headgate.controller.queue_orders import Claim
 from headgate.controller.shortage import Shortage
 from headgate.model.identifiers import JobId
 from headgate.model.reasons import KeepsRoom
@@ -77,7 +77,7 @@ def expected_starts(
         ends: Expected ends of running jobs; a missing one is assumed to go on.
         seconds: Expected run time of a waiting job; None: it is assumed to go on.
     """
-    resources = deepcopy(resources)
+    resources = resources.copy()
     leaving = [
         (ends[claim.id], -i, claim, claim.slots)
         for i, claim in enumerate(running)
@@ -100,6 +100,34 @@ def expected_starts(
             staying.append((claim, slots))
         else:
             heappush(leaving, (now + lasts, place + 1, claim, slots))
+
+
+def forecasts(
+    now: float,
+    resources: FreeResources,
+    waiting: Sequence[Claim],
+    running: Sequence[Claim],
+    ends: Mapping[JobId, float],
+    seconds: Callable[[JobId], float | None],
+) -> list[StartForecast]:
+    """What each waiting job waits for, and its start; arguments as of `expected_starts`."""
+    starts = expected_starts(now, resources, waiting, running, ends, seconds)
+    held = [(claim, claim.slots) for claim in running]
+    kept = {claim.job.id: why for claim in running if (why := claim.job.keeps_room) is not None}
+    lacking: dict[ResourceRequest, tuple[Shortage, tuple[JobId, ...]]] = {}
+    # thousands of jobs may make the same request
+    for request in dict.fromkeys(claim.request for claim in waiting):
+        lacks = resources.shortage(request)
+        lacking[request] = lacks, beside(request, held, lacks)
+    start_forecasts = []
+    for claim, start in zip(waiting, starts, strict=True):
+        lacks, holders = lacking[claim.request]
+        keeping = holders if claim.job.spec.urgent else ()
+        reasons = tuple((job, kept[job]) for job in keeping if job in kept)
+        start_forecasts.append(
+            StartForecast(claim.job.id, lacks, holders, start.at, start.unknown, reasons)
+        )
+    return start_forecasts
 
 
 def beside(
