@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 from tests.hub.user import User
+
+from headgate.cli.options import is_program
 
 TELLS = """
     import json, os, sys
@@ -208,6 +211,7 @@ def test_a_program_and_limits_on_the_command_line(user: User) -> None:
             ("--python", "no/python", "a.py"),
             "job 'a': found no 'no/python' on the PATH; name an interpreter",
         ),
+        (("a.py", "--sweep-as", "hydra"), "found --sweep-as without a sweep; give --sweep lr="),
         (("missing.yaml",), "cannot read missing.yaml: No such file or directory"),
         (
             ("notes.txt",),
@@ -311,3 +315,26 @@ def test_settings_count_where_the_command_line_says_nothing(user: User) -> None:
     assert user.json("run", "a.py", "--policy", "none")["policy"] == "none"
     file.write_text("policy: srtp\n")
     assert "your settings name it" in user.types("run", "a.py", code=2).message
+
+
+@pytest.mark.parametrize(
+    ("word", "begins"),
+    [
+        ("bin/torchrun", True),
+        ("bin/python3.12", True),
+        ("{env}", True),
+        ("none/torchrun", False),
+        ("bin/prepare", False),
+        ("torchrun", True),
+        ("env", False),
+        ("bin/readme", False),
+    ],
+)
+def test_the_path_of_an_interpreter_or_a_launcher_begins_a_command_and_that_of_a_script_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str, begins: bool
+) -> None:
+    (tmp_path / "bin").mkdir()
+    for name in ("bin/torchrun", "bin/python3.12", "bin/prepare", "bin/readme", "env"):
+        (tmp_path / name).touch(mode=0o644 if name == "bin/readme" else 0o755)
+    monkeypatch.chdir(tmp_path)
+    assert is_program(word.format(env=shutil.which("env"))) is begins

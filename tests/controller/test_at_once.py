@@ -155,6 +155,21 @@ def test_four_jobs_run_for_each_core_and_more_only_while_cores_are_idle() -> Non
     assert hub.ends(10.0, "j00") == [], "16 at a quarter of a core are more than there is room for"
 
 
+def test_cores_that_other_programs_use_are_not_idle() -> None:
+    hub = Hub()
+    hub.hands_in(*MANY)
+
+    def goes_on(now: float, busy: float) -> list[str]:
+        began = [hub.uses(now, name, 100, cores=0.1) for name in MANY[:8]]
+        hub.step(now, MemoryUsed("n", 16.0 * GIB, {}, busy))
+        return [name for names in began for name in names]
+
+    goes_on(2.0, 2.0)
+    assert goes_on(5.0, 2.0) == [], "others take more than a core"
+    assert goes_on(6.0, 0.8) == [], "they took that much until now"
+    assert goes_on(7.0, 0.8) == ["j08"], "one second without them may be a moment"
+
+
 def test_the_first_job_of_a_script_shows_what_the_others_need() -> None:
     hub = Hub(gib=8.0)
     assert hub.hands_in(*SIX, script="s") == ["a"]

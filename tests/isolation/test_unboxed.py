@@ -74,7 +74,7 @@ def test_what_is_held_stops_in_any_session_and_what_had_stopped_by_itself_stays_
         [by_itself] = [pid for pid in box.pids() if os.getsid(pid) == pid != process.pid]
         os.kill(by_itself, signal.SIGSTOP)
         until(lambda: processes.stopped([by_itself]), what="one that has stopped by itself")
-        box.hold()
+        box.hold(0.05)
         until(lambda: len(processes.stopped(box.pids())) == 3, what="all stand still")
         box.release()
         until(lambda: len(processes.stopped(box.pids())) == 1, what="the others go on")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.isolation.base import Box, Launch
+from headgate.isolation.base import Box, Holder, Launch
 from headgate.isolation.process import ProcessIsolation
 from headgate.machine.cgroup_v1 import CgroupsV1
 from headgate.machine.fallbacks import Cores, Fallbacks
@@ -77,6 +77,16 @@ def test_what_is_written(box: Box) -> None:
     box.apply(Share(cpu_cap_cores=UNLIMITED, memory_bytes=UNLIMITED))
     assert file(box, "cpu", "cpu.cfs_quota_us") == "-1"
     assert int(file(box, "memory", "memory.limit_in_bytes")) > 1 << 60
+
+
+def test_a_pause_waits_for_a_process_that_is_busy_in_the_kernel_and_a_proof_does_not(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CgroupsV1, "freeze", lambda _, seconds: seconds >= 1.0)
+    with pytest.raises(IsolationError, match="try again"):
+        box.hold(Holder.PROOF)
+    assert box.hold(Holder.PAUSE)
+    box.release(Holder.PAUSE)
 
 
 def test_a_process_with_real_time_priority_is_refused_with_the_cause(box: Box) -> None:

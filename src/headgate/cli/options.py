@@ -130,16 +130,23 @@ class OfJobs(click.Command):
 
 
 def is_program(word: str) -> bool:
-    """Whether a word begins a command: it is the name of a program, and of no file here. A launcher
-    that Headgate replaces need not be installed.
+    """Whether a word begins a command: it is the name of a program, and of no file here, or the
+    path of an interpreter, of a launcher or of a program on the PATH. A launcher that Headgate
+    replaces need not be installed.
     """
-    if word.endswith((".py", ".yaml", ".yml")) or os.path.isfile(word):
+    if word.endswith((".py", ".yaml", ".yml")):
         return False
-    if shutil.which(word) is not None:
-        return True
     from headgate.scripts.launch_commands import is_named
+    from headgate.scripts.program import is_python
 
-    return is_named(word)
+    if not os.path.isfile(word):
+        return shutil.which(word) is not None or is_named(word)
+    folder, name = os.path.split(word)
+    if not folder or not os.access(word, os.X_OK):
+        return False
+    on_path = shutil.which(name)
+    is_on_path = on_path is not None and os.path.samefile(word, on_path)
+    return is_on_path or is_named(name) or is_python(name)
 
 
 def _unknown_option_message(ctx: click.Context, args: list[str], error: click.NoSuchOption) -> str:

@@ -35,7 +35,6 @@ from headgate.model.sweeps import Passing, StopRule
     "--sweep-as",
     "passing",
     type=click.Choice(get_args(Passing)),
-    default="flags",
     help="How scripts get the values: --lr 0.1 (default), lr=0.1 (hydra), or a variable lr.",
 )
 @click.option(
@@ -71,7 +70,7 @@ def command(
     policy: str | None,
     given: tuple[str, ...],
     swept: tuple[str, ...],
-    passing: Passing,
+    passing: Passing | None,
     rule: StopRule | None,
     recipients: tuple[str, ...],
     detach: bool,

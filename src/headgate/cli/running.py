@@ -87,21 +87,25 @@ def _variable(given: str) -> tuple[str, str]:
 
 
 def swept(
-    jobs: Sequence[Job], given: Sequence[str], passing: Passing, rule: StopRule | None = None
+    jobs: Sequence[Job],
+    given: Sequence[str],
+    passing: Passing | None = None,
+    rule: StopRule | None = None,
 ) -> list[Job]:
     """The jobs of sweeps of these jobs.
 
     Args:
         given: The values of `--sweep`, such as `lr=1e-3,1e-4`; none: the jobs stay as they are.
-        passing: How they are given to a script.
+        passing: How they are given to a script; None: as flags.
         rule: The rule that ends some early; None: none.
 
     Raises:
         UsageError: A sweep is invalid.
     """
     if not given:
-        if rule is not None:
-            raise UsageError("found --stop-early without a sweep; give --sweep lr=0.1,0.01 as well")
+        if passing is not None or rule is not None:
+            option = "--sweep-as" if passing is not None else "--stop-early"
+            raise UsageError(f"found {option} without a sweep; give --sweep lr=0.1,0.01 as well")
         return list(jobs)
     grid: dict[str, Sequence[str]] = {}
     for text in given:
@@ -117,7 +121,7 @@ def swept(
         except ValueError as error:
             raise UsageError(f"found --sweep {text!r}; {error}") from None
     stop_early = StopEarly(rule) if rule is not None else None
-    sweep = Sweep(grid, passing=passing, stop_early=stop_early)
+    sweep = Sweep(grid, passing=passing or "flags", stop_early=stop_early)
     for _, fault, cure in sweep.problems():
         raise UsageError(f"--sweep: {fault}; {cure}")
     return [of_sweep for job in jobs for of_sweep in sweep.jobs(job)]

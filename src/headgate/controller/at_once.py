@@ -13,6 +13,8 @@ _BUSY = 0.9
 _SEEN_SECONDS = 3.0
 """A job's use of cores tells nothing before it has run for this long."""
 _LEAST_CORES = 1e-3
+_NEW_PART = 0.3
+"""How much a new reading of what other programs use counts beside those before."""
 
 
 def per_core(policy: str) -> int:
@@ -23,7 +25,8 @@ def per_core(policy: str) -> int:
 
 
 class CoresInUse:
-    """How many jobs may run at once: so many for each core, and more while cores are idle.
+    """How many jobs may run at once: so many for each core, and more while cores are idle, of which
+    other programs may use some.
 
     Args:
         per_core: Jobs for each core that may run whatever they use.
@@ -37,6 +40,7 @@ class CoresInUse:
         self._cores = 1.0
         self._began: dict[JobId, float] = {}
         self._used: dict[JobId, float] = {}
+        self._by_others: dict[str, float] = {}
 
     def have(self, cores: float) -> None:
         """Set the cores of all nodes together."""
@@ -54,6 +58,17 @@ class CoresInUse:
             self._used[job] = cores
             self._count()
 
+    def busy(self, node: str, cores: float | None, of_jobs: float) -> None:
+        """All programs of a node use this many cores, its jobs `of_jobs` of them; None: not known
+        from now on.
+        """
+        if cores is None:
+            self._by_others.pop(node, None)
+            return
+        others = max(cores - of_jobs, 0.0)
+        before = self._by_others.get(node, others)
+        self._by_others[node] = before + _NEW_PART * (others - before)
+
     def ended(self, job: JobId) -> None:
         """A job has ended."""
         self._began.pop(job, None)
@@ -64,5 +79,6 @@ class CoresInUse:
         if running < least:
             self.most = least
         elif len(self._used) == running:  # else those that started last may fill all that is idle
-            fit = int(_BUSY * self._cores / max(fmean(self._used.values()), _LEAST_CORES))
+            left = _BUSY * self._cores - sum(self._by_others.values())
+            fit = int(left / max(fmean(self._used.values()), _LEAST_CORES))
             self.most = max(least, min(fit, 2 * running))

@@ -39,6 +39,13 @@ class Bounds:
             self._cores.have(cores)
         return self._all()
 
+    def busy(self, node: str, cores: float | None, of_jobs: float = 0.0) -> None:
+        """All programs of a node use this many cores, its jobs `of_jobs` of them; None: not known
+        from now on.
+        """
+        if self._cores is not None:
+            self._cores.busy(node, cores, of_jobs)
+
     def state_all(self, jobs: int | None) -> bool:
         """State how many jobs of all runs together run at once; None: as the cores are for."""
         self._stated = jobs

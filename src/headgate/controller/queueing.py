@@ -133,6 +133,7 @@ class Queue:
         """Remove a node."""
         self._resources.leave(name)
         self.bounds.have(self._resources.cores)
+        self.bounds.busy(name, None)
 
     def at_once(self, job: JobRecord) -> None:
         """State how many jobs of its run and its sweep run at once, as a job says."""
@@ -282,6 +283,13 @@ class Queue:
             may_start = self._memory.read_gpus(now, event)
         else:
             may_start = self._memory.read(event)
+            of_jobs = sum(
+                task.used.cpu_cores
+                for claim in self._running
+                for task in claim.job.tasks.values()
+                if task.node == event.node and task.used is not None
+            )
+            self.bounds.busy(event.node, event.busy_cores, of_jobs)
         self._changed = self._changed or may_start
 
     def _ask_anew(self, script: str) -> None:

@@ -23,6 +23,10 @@ from headgate.model.units import say_bytes
 
 STUCK_SECONDS = 5.0
 """Longest wait for a killed process that is stuck in the kernel."""
+_HOLD_SECONDS = {Holder.PROOF: 0.05, Holder.PAUSE: 5.0}
+"""Longest time until the processes of a held task stand still. One that waits for a disk, or for a
+core under a small weight, takes longer than a proof can wait.
+"""
 
 
 class EnclosedBox(Box):
@@ -77,7 +81,7 @@ class EnclosedBox(Box):
                 return False
             try:
                 if not self._holders:
-                    self._stand_still()
+                    self._stand_still(_HOLD_SECONDS[by])
             except IsolationError as error:
                 if self._is_over:
                     return False
@@ -101,13 +105,13 @@ class EnclosedBox(Box):
         if was_held and not self._holders:
             self._go_on()
 
-    def _stand_still(self) -> None:
-        """Stop every process.
+    def _stand_still(self, seconds: float) -> None:
+        """Stop every process, within `seconds`.
 
         Raises:
             IsolationError: They cannot be stopped.
         """
-        self._enclosure.hold()
+        self._enclosure.hold(seconds)
 
     def _go_on(self) -> None:
         self._enclosure.release()

@@ -82,9 +82,9 @@ class Unboxed(Enclosure):
             for process in self._process_table.members(self._task, self._leader, recent=True)
         ]
 
-    def hold(self) -> None:
+    def hold(self, seconds: float) -> None:
         # A signalled process cannot fork, so a round that finds no new one has found all.
-        deadline = time.monotonic() + HOLD_SECONDS
+        deadline = time.monotonic() + max(seconds, HOLD_SECONDS)
         by_itself = set(processes.stopped(process.pid for process in self._members()))
         while fresh := set(self._members()) - self._held - by_itself:
             if time.monotonic() > deadline:

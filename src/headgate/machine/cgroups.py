@@ -22,10 +22,8 @@ from headgate.model.shares import WEIGHT_DEFAULT, Share, Uncontrolled, Unlimited
 from headgate.model.units import say_bytes
 
 KILL_SECONDS = 10.0
-HOLD_SECONDS = 0.05
-"""Longest time until the processes of a held task stand still."""
 FREEZE_SECONDS = 1.0
-"""The same for a task that is to be killed."""
+"""Longest time until the processes of a task that is to be killed stand still."""
 PERIOD_MICROSECONDS = 10_000
 """Period of the CPU cap. It is short, so that a capped task pauses for milliseconds and not for a
 tenth of a second.
@@ -285,9 +283,9 @@ class Cgroups(Enclosure):
     def pids(self) -> list[int]:
         return _processes(self.unique_folders[0])
 
-    def hold(self) -> None:
+    def hold(self, seconds: float) -> None:
         try:
-            stands = self.freeze(HOLD_SECONDS)
+            stands = self.freeze(seconds)
         except OSError as error:
             self.release()
             raise IsolationError(

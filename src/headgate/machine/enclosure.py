@@ -74,8 +74,8 @@ class Enclosure(ABC):
         """Every living process in it."""
 
     @abstractmethod
-    def hold(self) -> None:
-        """Stop every process in it.
+    def hold(self, seconds: float) -> None:
+        """Stop every process in it. Waits up to `seconds` until all stand still.
 
         Raises:
             IsolationError: They cannot be stopped, or not in time. They run on.

@@ -274,12 +274,13 @@ class GpuMemoryUsed:
 @dataclass(frozen=True, slots=True)
 class MemoryUsed:
     """Available bytes of a node's memory, and the bytes that each task there holds, as far as
-    known.
+    known. `busy_cores`: its cores in use by all programs; None: not known.
     """
 
     node: str
     available: float
     held: Mapping[TaskId, float]
+    busy_cores: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

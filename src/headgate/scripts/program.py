@@ -51,6 +51,11 @@ class Program:
         return self.file.name if self.file is not None else ""
 
 
+def is_python(name: str) -> bool:
+    """Whether a program of this name is a Python interpreter."""
+    return _PYTHON.fullmatch(name) is not None
+
+
 def program(job: Job) -> Program | None:
     """The Python program that a job runs. None if it runs another command, or one that a shell
     parses.
@@ -58,7 +63,7 @@ def program(job: Job) -> Program | None:
     if job.script is not None:
         return Program(job.python, Path(job.workdir, job.script), "", job.args)
     words = words_of(job)
-    if not words or not _PYTHON.fullmatch(Path(words[0]).name):
+    if not words or not is_python(Path(words[0]).name):
         return None
     python, arguments = None if words[0] == "python" else words[0], iter(words[1:])
     for word in arguments:

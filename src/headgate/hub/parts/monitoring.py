@@ -72,7 +72,7 @@ class Sampling(Component):
         for run in self._live_runs.runs.values():
             if run.submission.engine == engine and any(node.name == name for node in run.nodes):
                 run.record_usage(target, reading)
-        self._left(name, reading)
+        self._left(name, reading, reading.get("cpu_cores"))
 
     def _sample(self) -> None:
         runs = self._live_runs.runs
@@ -91,15 +91,17 @@ class Sampling(Component):
                 targets[target.id] = target
                 of_runs.setdefault(target.id, []).append((run, node))
         readings = self._round.read(time.monotonic(), list(targets.values()))
-        of_nodes: dict[str, Mapping[Column, float]] = {}
+        of_nodes: dict[str, tuple[Node, Mapping[Column, float]]] = {}
         for id, reading in readings.items():
             if id not in of_runs:
                 self._task(TaskId(id), reading)
             for run, node in of_runs.get(id, ()):
                 run.record_usage(_NODE + node.name, reading)
-                of_nodes[node.name] = reading
-        for name, of_node in of_nodes.items():
-            self._left(name, of_node)
+                of_nodes[node.name] = node, reading
+        for name, (node, of_node) in of_nodes.items():
+            # of a part of the machine it is not known what others use there
+            is_part = node.place is None and node.cores < (os.cpu_count() or 1)
+            self._left(name, of_node, None if is_part else of_node.get("cpu_cores"))
         for id, by_gpu in self._gpu.held.items():
             if (live_run := runs.get(TaskId(id).run)) is not None:
                 live_run.record_gpus(TaskId(id), by_gpu)
@@ -114,7 +116,7 @@ class Sampling(Component):
                 events.GpuMemoryUsed(name, self._gpu.used, held, self._gpu.single, self._gpu.closed)
             )
 
-    def _left(self, name: str, reading: Mapping[Column, float]) -> None:
+    def _left(self, name: str, reading: Mapping[Column, float], busy_cores: float | None) -> None:
         """Tell the controller how much memory a node has left, and what tasks hold there."""
         if (available := reading.get("memory_available")) is None:
             return
@@ -126,7 +128,7 @@ class Sampling(Component):
                         held[JobId.of(run.id, job).task(task.name)] = task.usage.get(
                             "memory_bytes", 0.0
                         )
-        self._step(events.MemoryUsed(name, available, held))
+        self._step(events.MemoryUsed(name, available, held, busy_cores))
 
     def _task(self, id: TaskId, reading: Mapping[Column, float]) -> None:
         if id.run not in self._live_runs.runs:

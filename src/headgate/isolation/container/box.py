@@ -267,7 +267,7 @@ class ContainerBox(EnclosedBox):
         self._look()  # what was read last stays where there is nothing left to read
         return said_shortage(self._used, self._container.where)
 
-    def _stand_still(self) -> None:
+    def _stand_still(self, seconds: float) -> None:
         try:
             self._daemon.pause(self._container.id)
         except IsolationError as error:
