@@ -16,6 +16,8 @@ from tests.arbiter.users import unix_users
 from headgate.arbiter.process import Places
 from headgate.machine.cgroup_layout import CGROUPS, find_layout
 from headgate.machine.files import content
+from headgate.recorded.reader import RunReader
+from headgate.testing.wait import until
 
 HUB = "headgate.hub.server"
 
@@ -71,6 +73,32 @@ def test_a_wrong_file_leaves_the_former_rules_and_a_signal_ends_it_clean(machine
     assert machine.end() == 0
     assert not machine.socket.exists()
     machine.start()
+
+
+WRITES = "while [ ! -e w.end ]; do dd if=/dev/zero of=w bs=1M count=4 oflag=direct; done 2>&1"
+
+
+def test_what_a_job_moves_on_the_disk_is_recorded_beside_another_user_s_job(
+    machine: Machine,
+) -> None:
+    """Only the arbiter may read it."""
+    ada, ben = machine.users
+    if os.major(ben.home.stat().st_dev) == 0:
+        pytest.skip(f"{ben.home} is not on a disk")
+    machine.submit(ada, "r", gpus=0)
+    (ben.home / "w.yaml").write_text(f"jobs: [{{name: w, run: [sh, -c, '{WRITES}']}}]\n")
+    assert machine.types(ben, "run", "--detach", "w.yaml").wait(60) == 0
+    written = f"SELECT 1 FROM usage WHERE target LIKE 'user:{ben.name}:w@%' AND disk_write > 1e5"
+
+    def is_recorded() -> bool:
+        stores = ada.home.glob(".local/share/headgate/runs/*/run.sqlite")
+        with ExitStack() as readers:
+            opened = [readers.enter_context(RunReader(store)) for store in stores]
+            return any(reader.query(written) for reader in opened)
+
+    until(is_recorded, 60, "the other's bytes are recorded")
+    for user, job in ((ada, "r"), (ben, "w")):
+        machine.let_end(user, job)
 
 
 CONNECTS = """

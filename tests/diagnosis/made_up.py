@@ -15,7 +15,7 @@ from headgate.model.reason_text import in_words
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.records import parse, plain
 from headgate.recorded.jobs import RecordedJob
-from headgate.recorded.recording import Recording, read
+from headgate.recorded.recording import NEIGHBOUR, Recording, read
 from headgate.recorded.store import Recorder
 
 Course = float | Callable[[int], float]
@@ -106,9 +106,11 @@ def recording(
     stolen: Course = 0.0,
     node: Mapping[str, Any] = {},
     readings: Mapping[str, Course] = {},
+    neighbours: Mapping[str, Mapping[str, Course]] = {},
 ) -> Recording:
     """A run of these jobs on a node of so many cores, on which programs `outside` Headgate use some
-    too; `node` is what else is known of it, `readings` what else was read.
+    too; `node` is what else is known of it, `readings` what else was read, also of `neighbours`
+    that are no jobs of the run.
     """
     recorder = Recorder(path)
     end = max(job.end for job in jobs.values())
@@ -135,6 +137,9 @@ def recording(
             cpu_stolen=_at(stolen, t),
             **read_more,
         )
+        for name, used_by in neighbours.items():
+            used_here = {column: _at(course, t) for column, course in used_by.items()}
+            recorder.add("usage", t=float(t), target=f"{NEIGHBOUR}{name}@nimbus", **used_here)
     recorder.close()
     return read(path)
 

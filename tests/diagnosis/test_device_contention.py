@@ -19,6 +19,11 @@ READER = {"psi_io": 0.75, "disk_read": 20e6}
 HOG = MadeUp(ran=0.01, readings={"psi_io": 1.0, "disk_read": 180e6})
 
 
+def of_look(used: float) -> Callable[[int], float]:
+    """What a neighbour used from the twentieth second on; its readings are two seconds late."""
+    return lambda t: used if t > 22 else 0.0
+
+
 def account(run: Recording, job: str = "a") -> Account:
     found = next(each for each in accounts(run.jobs, run.nodes, run.seconds) if each.job == job)
     assert sum(part.seconds for part in found.parts.values()) == pytest.approx(
@@ -234,6 +239,39 @@ def test_programs_outside_that_read_are_culprits_and_what_a_task_wrote_is_not_th
     written = {"disk_read": 20e6, "disk_write": 180e6}
     found = lost(account(recording(tmp_path / "w.sqlite", jobs, node=node, readings=written)))
     assert set(found) == {("node", "disk")}
+
+
+@pytest.mark.parametrize(
+    ("neighbours", "blamed"),
+    [
+        ({"ada:vae": {"disk_read": of_look(900e6)}}, {"ada:vae": 1.0}),
+        ({"ada:vae": {"disk_write": lambda t: 900e6 if t > 20 else 0.0}}, {"ada:vae": 0.5}),
+        ({"others": {"disk_write": lambda t: 900e6 if t > 20 else 0.0}}, {"others": 1.0}),
+        (
+            {"ada:vae": {"disk_read": of_look(300e6)}, "ben:": {"disk_read": of_look(600e6)}},
+            {"ada:vae": 1 / 3, "ben:": 2 / 3},
+        ),
+        ({"ada:vae": {"disk_read": of_look(90e6)}}, {"ada:vae": 0.1, "others": 0.9}),
+    ],
+    ids=["it reads", "it writes", "programs write", "two of them", "the rest is nobody's"],
+)
+def test_jobs_of_other_users_on_the_disk_are_told_apart_from_programs_outside(
+    tmp_path: Path, neighbours: dict[str, Any], blamed: dict[str, float]
+) -> None:
+    """They are read every five seconds, with a moment's delay; the disk every second."""
+    course = {
+        "psi_io": lambda t: 0.25 if t <= 20 else 0.75,
+        "disk_read": lambda t: 60e6 if t <= 20 else 20e6,
+    }
+    job = MadeUp(ran=lambda t: 0.75 if t <= 20 else 0.25, readings=course)
+    readings = {"disk_read": lambda t: 60e6 if t <= 20 else 920e6}
+    run = recording(tmp_path / "run.sqlite", {"a": job}, readings=readings, neighbours=neighbours)
+    found = lost(account(run))
+    seconds = {to: lost_seconds for (to, through), lost_seconds in found.items() if to != "node"}
+    assert sum(seconds.values()) == pytest.approx(20 * (0.75 - 20 * 0.25 / 60), rel=0.05)
+    for culprit, part in blamed.items():
+        assert seconds[culprit] == pytest.approx(part * sum(seconds.values()), rel=0.15)
+    assert verdict(account(run)).kind == "neighbour-disk"
 
 
 def test_a_disk_hog_beside_a_job_that_computes_is_blamed_for_nothing(tmp_path: Path) -> None:
@@ -483,3 +521,46 @@ def test_a_run_without_pressure_and_delays_says_so_where_it_matters(tmp_path: Pa
     assert verdict(found).kind == "not-known"
     computes = account(recording(tmp_path / "other.sqlite", {"a": MadeUp(ran=1.0, readings=blind)}))
     assert computes.missing_readings == ()
+
+
+@pytest.mark.parametrize("culprit", ["ada:vae", "others"])
+@pytest.mark.parametrize(
+    ("node", "gpus", "on", "is_blamed"),
+    [(ONE_GPU, None, 0, True), (TWO_GPUS, [1], 1, True), (TWO_GPUS, [1], 0, False)],
+    ids=["one GPU", "of two the same one", "the other one"],
+)
+def test_a_gpu_is_lost_to_jobs_of_other_users_and_to_programs_outside_on_it(
+    tmp_path: Path, culprit: str, node: Any, gpus: Any, on: int, is_blamed: bool
+) -> None:
+    beside = {f"{culprit}/gpu-{on}": {"gpu_busy": lambda t: 0.6 if t > 20 else 0.0}}
+    run = recording(
+        tmp_path / "run.sqlite",
+        {"a": on_gpu(lambda t: 0.8 if t <= 20 else 0.4, gpus=gpus)},
+        node=node,
+        readings={"gpu_busy": lambda t: 0.8 if t <= 20 else 1.0},
+        neighbours=beside,
+    )
+    expected = {(culprit, "gpu"): pytest.approx(20 * 0.5, rel=0.15)} if is_blamed else {}
+    assert lost(account(run)) == expected
+
+
+def test_turns_on_a_gpu_are_waited_for_because_of_a_job_of_another_user(tmp_path: Path) -> None:
+    run = recording(
+        tmp_path / "run.sqlite",
+        {"a": on_gpu(0.4, asides={"turns": 18.0})},
+        node=ONE_GPU,
+        readings={"gpu_busy": 0.8},
+        neighbours={"ada:vae/gpu-0": {"gpu_busy": 0.4}},
+    )
+    assert lost(account(run)) == {("ada:vae", "gpu"): pytest.approx(18.0, rel=0.05)}
+
+
+def test_of_a_job_with_several_tasks_only_who_used_one_of_its_gpus_is_told(tmp_path: Path) -> None:
+    run = recording(
+        tmp_path / "run.sqlite",
+        {"a": on_gpu(0.8, gpus=[0], server_node="nimbus")},
+        node=TWO_GPUS,
+        neighbours={"ada:vae/gpu-0": {"gpu_busy": 0.9}},
+    )
+    [missing] = account(run).missing_readings
+    assert (missing.kind, missing.culprit) == (MissingKind.GPU_OF_SEVERAL_TASKS, "ada:vae")

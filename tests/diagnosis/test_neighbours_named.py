@@ -23,7 +23,7 @@ FIRST = OutsideProgram("root", "init", 1, 0, 50.0, is_mine=True, may_renice=True
 HUB = OutsideProgram(
     "anna", "python -m hub", 5, 0, 50.0, is_mine=True, may_renice=True, is_hub=True
 )
-BOBS = OutsideProgram("bob", "python other.py", 78, 0, 40.0, is_mine=False, may_renice=False)
+BOBS = OutsideProgram("bob", "python other.py", 78, 0, 60.0, is_mine=False, may_renice=False)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from headgate.arbiter import messages as arbiter_messages
 from headgate.arbiter.core import Arbiter
 from headgate.arbiter.daemon import ArbiterDaemon
 from headgate.arbiter.messages import Request
-from headgate.arbiter.records import Demand, Hub
+from headgate.arbiter.records import Demand, DiskMoved, Hub
 from headgate.arbiter.store import ArbiterStore
 from headgate.controller import live_controller
 from headgate.hub import arbiter_link
@@ -51,9 +51,11 @@ class SmallHub:
         self._changed = asyncio.Event()
         self._controller = live_controller(make("headgate"))
         self.told: list[Reason] = []
+        self.moved: list[DiskMoved] = []
         nobody = SimpleNamespace(tell_all=self._hear, runs={}, failed=None)
         self._part = MachineSharing(
-            socket, NODE, self._demand, self.step, cast("LiveRuns", nobody), dict
+            *(socket, NODE, self._demand, self.step, cast("LiveRuns", nobody), dict),
+            moved=self.moved.append,
         )
         self.step(NodeJoined(NODE))
         self._part.start()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from headgate.sampling.outside_programs import OutsideProgram, OutsideProgramsReader
+from headgate.sampling.process_use import DiskBytes, ProcessKey
 from headgate.testing import wait
 
 SPINS = "import os\nos.nice({nice})\nprint(flush=True)\nwhile True: pass"
@@ -79,12 +80,17 @@ def made(
     grouped: str = "0",
     parent: int = 1,
     children: int = 0,
+    disk: tuple[int, int] | None = None,
+    cgroups: str = "",
 ) -> None:
     """A process as /proc shows it."""
     folder = root / "proc" / str(pid)
     folder.mkdir(parents=True, exist_ok=True)
     rest = f"S {parent} 1 1 0 -1 0 0 0 0 0 {ticks} 0 {children} 0 20 {nice} 1 0 77"
     (folder / "stat").write_text(f"{pid} (a (b) c) {rest}\n")
+    (folder / "cgroup").write_text(cgroups)
+    if disk is not None:
+        (folder / "io").write_text("rchar: 7\nread_bytes: {}\nwrite_bytes: {}\n".format(*disk))
     (folder / "cmdline").write_text("/usr/bin/python3\0-m\0package.train\0--key=secret\0")
     (root / "proc/sys/kernel").mkdir(parents=True, exist_ok=True)
     (root / "proc/sys/kernel/sched_autogroup_enabled").write_text(grouped)
@@ -228,3 +234,46 @@ def test_a_job_of_another_user_is_named_by_its_cgroup(tmp_path: Path) -> None:
     job, own = sorted(reader.look(()), key=lambda program: program.user)
     assert (job.user, job.command, job.job, job.seconds) == ("nobody", "vae", "vae", 2.0)
     assert (own.command, own.job, own.seconds) == ("python vae.py", None, 1.0)
+
+
+def test_bytes_on_disks_are_counted_once_and_also_of_programs_that_use_no_core(
+    tmp_path: Path,
+) -> None:
+    reader = OutsideProgramsReader(tmp_path)
+    made(tmp_path, 7, ticks=0, disk=(100, 10))
+    made(tmp_path, 8, ticks=0, disk=(0, 0), parent=7)
+    reader.look(())
+    made(tmp_path, 8, ticks=0, disk=(5000, 400), parent=7)
+    [program] = reader.look(())
+    assert (program.pid, program.disk_read, program.disk_written) == (8, 5000, 400)
+    shutil.rmtree(tmp_path / "proc" / "8")
+    made(tmp_path, 7, ticks=0, disk=(5300, 410))  # it waited for its child
+    [program] = reader.look(())
+    assert (program.pid, program.disk_bytes) == (7, 200)
+
+
+def test_what_only_root_may_read_is_told_by_the_arbiter_or_by_the_job_s_cgroup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 4242)
+    box = "headgate-7/20260314-0900-ab12:vae:worker-0"
+    disk = tmp_path / "sys/block/vda"
+    disk.mkdir(parents=True)
+    (disk / "dev").write_text("254:0")
+    (disk / "size").write_text("1000")
+    stat = tmp_path / "sys/fs/cgroup" / box / "io.stat"
+    stat.parent.mkdir(parents=True)
+    stat.write_text("254:0 rbytes=1000 wbytes=50\n7:0 rbytes=9 wbytes=9\n")
+    for pid in (7, 8):  # two processes of a job
+        made(tmp_path, pid, ticks=0, cgroups=f"0::/{box}\n")
+    made(tmp_path, 9, ticks=0)
+    reader = OutsideProgramsReader(tmp_path)
+    reader.look(())
+    stat.write_text("254:0 rbytes=9000 wbytes=60\n7:0 rbytes=99 wbytes=9\n")
+    [job] = reader.look(())
+    assert (job.job, job.disk_read, job.disk_written) == ("vae", 8000, 10)
+    moved = {ProcessKey(7, 77): DiskBytes(10.0, 20.0), ProcessKey(9, 77): DiskBytes(1.0, 2.0)}
+    moved[ProcessKey(8, 3)] = DiskBytes(1e9, 1e9)  # another process of that number
+    programs = {program.job: program for program in reader.look((), moved)}
+    assert (programs["vae"].disk_read, programs["vae"].disk_written) == (10.0, 20.0)
+    assert programs[None].disk_bytes == 3.0

@@ -836,6 +836,8 @@ def test_processes_that_take_turns_on_a_gpu_divide_its_time(
     assert sampler.read(0.0, [target])["a"] == {"gpu_memory_bytes": 200.0}  # nothing tells yet
     assert nvml.told.wait(60)
     assert sampler.read(1.0, [target])["a"]["gpu_busy"] == pytest.approx(expected)
+    others = {9: sum(window.get(9, 0.0) for window in windows) / len(windows)}
+    assert sampler.others[0] == pytest.approx({pid: part for pid, part in others.items() if part})
     watchers = [thread for thread in threading.enumerate() if thread.name == "headgate-gpu"]
     assert sampler.read(2.0, []) == {}  # and nobody looks on
     for thread in watchers:

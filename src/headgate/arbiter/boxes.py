@@ -13,6 +13,7 @@ from typing import Any
 
 from headgate.arbiter import gpu_readings
 from headgate.arbiter.daemon import Boxes
+from headgate.arbiter.disk_readings import DiskReadings
 from headgate.arbiter.events import ArbiterAction, JobReleased, MachineUsed, UserUsed
 from headgate.arbiter.records import Hub, ResourceGrant, UserPart
 from headgate.arbiter.turn_files import TurnFiles
@@ -64,6 +65,7 @@ class UserBoxes(Boxes):
         self._unused = set[tuple[str, str]]()
         self._before: dict[str, tuple[float, float]] = {}
         self._available, self._nvml = AvailableMemory(), nvml
+        self._disk = DiskReadings()
         for base in self._layout.bases.values():
             for folder in (base / home).glob(f"{PREFIX}*"):
                 uid = int(folder.name.removeprefix(PREFIX))
@@ -127,7 +129,7 @@ class UserBoxes(Boxes):
         if free is None:
             return None
         memory = {gpu: reading.memory for gpu, reading in gpus.items()}
-        return MachineUsed(free, held, memory, outside, users)
+        return MachineUsed(free, held, memory, outside, users, self._disk.read())
 
     def close(self) -> None:
         """Remove what is empty; boxes with processes stay, for the next arbiter."""

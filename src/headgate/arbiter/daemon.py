@@ -32,6 +32,7 @@ from headgate.arbiter.events import (
 from headgate.arbiter.listening import PacedListener
 from headgate.arbiter.records import (
     Demand,
+    DiskMoved,
     HoldAsked,
     Hub,
     JobHeld,
@@ -183,6 +184,8 @@ class ArbiterDaemon:
                 continue
             if reading is not None:
                 self.take(reading)
+                if reading.moved:
+                    self._send_to(list(self._hubs), records.dump(DiskMoved(reading.moved)))
             for hub in empty:
                 if hub not in self._hubs:
                     self.take(HubLeft(hub, emptied=True))

@@ -295,6 +295,31 @@ class UserPart:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessMoved:
+    """Bytes that a process moved on disks since the last reading.
+
+    Args:
+        pid: Its number.
+        began: Its start, in clock ticks since the boot: a number comes again, and in a container
+            it means another process.
+        read: Bytes read.
+        written: Bytes written.
+    """
+
+    pid: int
+    began: int
+    read: int
+    written: int
+
+
+@dataclass(frozen=True, slots=True)
+class DiskMoved:
+    """What processes of all users moved on disks: only root may read it."""
+
+    processes: tuple[ProcessMoved, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class HoldAsked:
     """Another user's hub wants a job held for a moment, for a proof. The job's hub decides.
 

@@ -77,6 +77,7 @@ class Account:
             another job.
         disk_unsure: Seconds of `input` in which neighbours moved more on its disk than it did, at
             unknown cost.
+        disk_mover: The neighbour that moved most meanwhile; empty: none did.
         missing_readings: Readings that the account needs and the run lacks.
         read: Whether there are readings of its CPU use; a short job may have none.
         may_have_lost: Seconds that neighbours on its GPU may have cost, if unknown.
@@ -89,6 +90,7 @@ class Account:
     losses: Sequence[LostTime] = ()
     asked_to_wait: float = 0.0
     disk_unsure: float = 0.0
+    disk_mover: str = ""
     may_have_lost: float = 0.0
     missing_readings: tuple[MissingReading, ...] = ()
     read: bool = True
@@ -402,6 +404,7 @@ def _account(
         losses=tuple(loss for loss in by_loss if loss.lost.seconds > LEAST_SECONDS or loss.perhaps),
         asked_to_wait=_asked_to_wait(job, waiting),
         disk_unsure=float(np.sum(outside.unsure * stepping)),
+        disk_mover=outside.disk_mover,
         may_have_lost=may_have_lost,
         missing_readings=_missing(job, grid.devices, outside, may_have_lost, unexplained),
         read=any(
@@ -478,9 +481,9 @@ def _missing(
     """
     missing = []
     if may_have_lost:
-        missing.append(
-            MissingReading(MissingKind.GPU_ALONE, outside.gpu_user, outside.may_have_lost)
-        )
+        several = len(job.tasks) > 1
+        kind = MissingKind.GPU_OF_SEVERAL_TASKS if several else MissingKind.GPU_ALONE
+        missing.append(MissingReading(kind, outside.gpu_user, outside.may_have_lost))
     if not any(len(task.signal("cpu_waiting")) for task in job.tasks):
         missing.append(MissingReading(MissingKind.CORE_WAITS))
     if not np.isfinite(job.progress.step).any():

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
+from headgate.sampling.outside_programs import OUTSIDE
+
 Resource = Literal["cores", "memory", "disk", "network", "gpu", "loader", "servers", "straggler"]
 Evidence = Literal["counted", "compared", "proved"]
 
-OTHERS = "others"
+OTHERS = OUTSIDE
 """Culprit: programs outside Headgate."""
 _OF_USER = ":"
 REST = "other jobs"

@@ -223,7 +223,7 @@ def _devices(account: Account, disk: TimeEstimate, nic: TimeEstimate) -> Iterato
         kind=FindingKind.DISK,
         cost=disk,
         resource="disk",
-        facts=DiskFacts(unsure),
+        facts=DiskFacts(unsure, account.disk_mover),
         remedy=Remedy(kind=RemedyKind.CALIBRATE if unsure else RemedyKind.CACHE_DATA),
     )
     yield Finding(

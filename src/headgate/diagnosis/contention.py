@@ -33,7 +33,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from headgate.recorded.usage import Array, ratio
+from headgate.recorded.usage import Array, around, ratio
 
 _NOISE_CORES = 0.03
 """Readings of two targets differ in time. A neighbour that used fewer cores may not have run at
@@ -42,7 +42,7 @@ all.
 _LEAST_READY = 0.02
 """If a task was ready for a smaller part of a second, its losses are within rounding."""
 _AROUND = 5
-"""Buckets over which the number of threads is estimated."""
+"""Buckets over which the number of threads is estimated, because CPU readings are coarse."""
 THROTTLED = 0.01
 """A cap that held back fewer core-seconds a second held back nothing."""
 
@@ -115,8 +115,8 @@ def contended(
     alone = np.minimum(capped, ran + taken)
     is_known = (ready > _LEAST_READY) & (alone > 0.0)
     waits = np.where(is_known, 1.0 - ratio(ran, alone), 0.0)  # for each of its threads
-    busiest = _smooth(np.nan_to_num(ready if task.busiest is None else task.busiest))
-    threads = np.maximum(_smooth(alone) / np.maximum(busiest, _LEAST_READY), 1.0)
+    busiest = around(np.nan_to_num(ready if task.busiest is None else task.busiest), _AROUND)
+    threads = np.maximum(around(alone, _AROUND) / np.maximum(busiest, _LEAST_READY), 1.0)
     most, some = np.minimum(threads * waits, 1.0), 1.0 - np.power(1.0 - waits, threads)
     lost = ready * np.where(task.spins, (some + most) / 2.0, np.where(task.meets, some, waits))
     throttled = is_known & (np.nan_to_num(task.throttled) > THROTTLED)
@@ -129,16 +129,6 @@ def contended(
         stolen=ready * ratio(kept, ran + taken + kept),
         by_cap=np.where(throttled, (ready - lost) * (1.0 - ratio(capped, free)), 0.0),
         excess=np.maximum(ran + waited - free, 0.0),
-    )
-
-
-def _smooth(values: Array) -> Array:
-    """Means of each bucket and those around it, because CPU readings are coarse."""
-    smoothed = np.convolve(values, np.ones(_AROUND), "same") / np.convolve(
-        np.ones_like(values), np.ones(_AROUND), "same"
-    )
-    return (
-        smoothed[: len(values)] if len(values) >= _AROUND else np.full_like(values, np.mean(values))
     )
 
 

@@ -29,10 +29,16 @@ from headgate.diagnosis.exposed_communication import (
     exposed_to_nics,
     spread,
 )
-from headgate.diagnosis.gpu_contention import OnGpu, lasting, lost_by_turns, lost_on_gpu
+from headgate.diagnosis.gpu_contention import (
+    OnGpu,
+    lasting,
+    lost_by_turns,
+    lost_on_gpu,
+    unknown_on_gpu,
+)
 from headgate.model.identifiers import TaskOfRun
-from headgate.recorded.jobs import RecordedJob, RecordedNode, RecordedTask
-from headgate.recorded.usage import Array
+from headgate.recorded.jobs import Neighbour, RecordedJob, RecordedNode, RecordedTask
+from headgate.recorded.usage import Array, around, ratio
 from headgate.sampling.columns import Column
 
 _WAYS: tuple[Column, Column] = ("tcp_in", "tcp_out")
@@ -41,6 +47,8 @@ _ERROR = 0.3
 _STRANGE = 0.2
 """Fraction of a NIC's rate: less unattributed traffic may be headers and retransmissions."""
 _LEAST_BUCKETS = 3
+_LOOK_SECONDS = 5.0
+"""Jobs of other users are looked at so often."""
 _GONE = 0.1
 """Fraction of the unattributed traffic: if at most this is left without a job, the traffic belongs
 to the job.
@@ -63,6 +71,7 @@ class Outside:
         idle: The part of all these except `by_nic` in which neither its cores nor its GPU were
             busy.
         evidence: Evidence of losses by resource, if not counted by the kernel.
+        disk_mover: The neighbour that moved most on its disk while it made steps.
         gpu_user: The neighbour that used its full GPU most, at unknown cost.
         may_have_lost: Seconds that it may have lost there, if unknown.
         on_gpu: The neighbours that used its GPU.
@@ -76,6 +85,7 @@ class Outside:
     by_nic: Array
     idle: Array
     evidence: Mapping[Resource, Evidence] = field(default_factory=dict)
+    disk_mover: str = ""
     gpu_user: str = ""
     may_have_lost: float = 0.0
     on_gpu: Collection[str] = ()
@@ -200,6 +210,7 @@ class Devices:
                 np.minimum(taken, idle),
             ),
             evidence={"gpu": gpu.evidence},
+            disk_mover=self._mover(job, stepping),
             gpu_user=gpu.user,
             may_have_lost=gpu.may_have_lost,
             on_gpu=gpu.neighbours,
@@ -211,7 +222,9 @@ class Devices:
         own = (task.signal(column) for task in job.tasks for column in ("psi_io", "disk_waiting"))
         return any(map(len, own)) or any(len(node.signal("psi_io")) for node in nodes)
 
-    def _mean(self, of: RecordedJob | RecordedTask | RecordedNode, column: Column) -> Array:
+    def _mean(
+        self, of: RecordedJob | RecordedTask | RecordedNode | Neighbour, column: Column
+    ) -> Array:
         """The mean of each bucket; NaN: unknown. A first reading has no rates, so the second stands
         for it.
         """
@@ -321,8 +334,10 @@ class Devices:
         return np.nan_to_num(self._mean(node, "psi_io")), True
 
     def _moved(self, job: RecordedJob, node: str) -> tuple[dict[str, Array], Array]:
-        """Bytes a second of others on the disk of a node, by name, and those of a job. Programs
-        outside count only with reads, because the kernel may write a task's data much later.
+        """Bytes a second of others on the disk of a node, by name, and those of a job.
+
+        Writes of programs outside count as far as they were seen, when a page became dirty: the
+        kernel may write it much later, and the disk does not show whose it was.
         """
         used: dict[str, Array] = {}
         read = np.zeros(len(self._edges) - 1)
@@ -333,9 +348,33 @@ class Devices:
                 used.get(other.name, 0.0) + reads + np.nan_to_num(self._mean(task, "disk_write"))
             )
         own_bytes = used.pop(job.name, np.zeros_like(read))
-        if (recorded := self._nodes.get(node)) is not None:
-            used[OTHERS] = np.maximum(np.nan_to_num(self._mean(recorded, "disk_read")) - read, 0.0)
+        if (recorded := self._nodes.get(node)) is None:
+            return used, own_bytes
+        rest = np.maximum(np.nan_to_num(self._mean(recorded, "disk_read")) - read, 0.0)
+        reads_by = {
+            name: np.nan_to_num(self._mean(neighbour, "disk_read"))
+            for name, neighbour in recorded.neighbours.items()
+            if name != OTHERS
+        }
+        # they were looked at more seldom than the disk, which shows when their bytes passed
+        window = max(round(_LOOK_SECONDS / float(self._edges[1] - self._edges[0])), 1)
+        named = around(sum(reads_by.values(), np.zeros_like(rest)), window)
+        whole = np.maximum(around(rest, window), named)
+        for name, reads in reads_by.items():
+            used[name] = rest * ratio(around(reads, window), whole)
+        used[OTHERS] = rest * (1.0 - ratio(named, whole))
+        for name, neighbour in recorded.neighbours.items():
+            used[name] = used[name] + np.nan_to_num(self._mean(neighbour, "disk_write"))
         return used, own_bytes
+
+    def _mover(self, job: RecordedJob, stepping: Array) -> str:
+        """The neighbour that moved most on its disks while it made steps; empty: none did."""
+        moved: dict[str, float] = {}
+        for node in job.nodes:
+            for name, bytes_used in self._moved(job, node)[0].items():
+                moved[name] = moved.get(name, 0.0) + _total(bytes_used, stepping)
+        worst = max(moved, key=lambda name: moved[name], default="")
+        return worst if moved.get(worst) else ""
 
     # --- network ----------------------------------------------------------------------------------
 
@@ -398,13 +437,15 @@ class Devices:
     # --- GPU --------------------------------------------------------------------------------------
 
     def _gpu(self, job: RecordedJob, stepping: Array) -> OnGpu:
-        """Losses on a shared GPU. On a node with several GPUs, each task's GPU has to be known; use
-        by programs outside is then unknown.
+        """Losses on a shared GPU. On a node with several GPUs, each task's GPU has to be known. Of
+        a job with several tasks on GPUs, only who used one of these is known.
         """
-        [task, *more] = job.tasks
-        node = self._nodes.get(task.node)
-        if more or node is None or not node.gpus or not len(task.signal("gpu_busy")):
+        node = self._nodes.get(job.tasks[0].node)
+        if node is None or not node.gpus or not len(job.tasks[0].signal("gpu_busy")):
             return OnGpu({})
+        if len(job.tasks) > 1:
+            return self._beside_several(job, stepping)
+        [task] = job.tasks
         using = [
             (other.name, other_task)
             for other, other_task in self._here(task.node)
@@ -416,11 +457,12 @@ class Devices:
             using = [
                 (name, other_task) for name, other_task in using if other_task.gpus & task.gpus
             ]
-        used: dict[str, Array] = {}
+        used = self._of_neighbours(node, task.gpus if node.gpus > 1 else None)
         for name, other_task in using:
             used[name] = used.get(name, 0.0) + np.nan_to_num(self._mean(other_task, "gpu_busy"))
         own_busy = used.pop(job.name)
         if node.gpus == 1:
+            used.pop(OTHERS, None)
             unattributed = np.nan_to_num(self._mean(node, "gpu_busy")) - sum(
                 used.values(), own_busy
             )
@@ -431,3 +473,25 @@ class Devices:
         else:
             lost = lost_on_gpu(self._mean(task, "gpu_busy"), used, stepping)
         return lost._replace(neighbours=tuple(used))
+
+    def _of_neighbours(self, node: RecordedNode, gpus: Collection[int] | None) -> dict[str, Array]:
+        """Use of GPUs of a node by jobs of other users and programs outside. None: of all GPUs."""
+        used: dict[str, Array] = {}
+        for name, neighbour in node.neighbours.items():
+            for gpu, signal in neighbour.by_gpu.items():
+                if gpus is None or gpu in gpus:
+                    busy = np.nan_to_num(signal.buckets(self._edges).mean)
+                    used[name] = used.get(name, np.zeros_like(busy)) + busy
+        return used
+
+    def _beside_several(self, job: RecordedJob, stepping: Array) -> OnGpu:
+        """Who used GPUs of a job with several tasks, at unknown cost: its tasks wait for each
+        other, so their losses do not add up.
+        """
+        used: dict[str, Array] = {}
+        for name in job.nodes:
+            gpus = {gpu for task in job.tasks if task.node == name for gpu in task.gpus}
+            if gpus and (node := self._nodes.get(name)) is not None:
+                for culprit, busy in self._of_neighbours(node, gpus).items():
+                    used[culprit] = used.get(culprit, np.zeros_like(busy)) + busy
+        return unknown_on_gpu(used, stepping)

@@ -148,7 +148,8 @@ class NeighbourFacts:
         through: Resources, the worst first.
         others: Other neighbours with a cost.
         runs: Other runs on its nodes at the same time.
-        programs: The programs outside Headgate that used most.
+        programs: The programs outside Headgate that used most of the first of these resources;
+            empty: none was seen to use it.
     """
 
     lost: float
@@ -191,9 +192,10 @@ class BesidesFacts:
 
 @dataclass(frozen=True, slots=True)
 class DiskFacts:
-    """Whether neighbours moved more than the job, at unknown cost."""
+    """Whether neighbours moved more than the job, at unknown cost, and which of them moved most."""
 
     unsure: bool
+    mover: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,6 +400,7 @@ class MissingKind(StrEnum):
     """Readings that an account may lack."""
 
     GPU_ALONE = "gpu-alone"
+    GPU_OF_SEVERAL_TASKS = "gpu-of-several-tasks"
     CORE_WAITS = "core-waits"
     STEPS = "steps"
     DISK_WAITS = "disk-waits"

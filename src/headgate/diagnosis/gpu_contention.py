@@ -77,13 +77,22 @@ def lost_on_gpu(busy: Array, neighbours: Mapping[str, Array], inside: Array) -> 
     full = (ran > 0.0) & (taken > _AWAY) & (ran + taken >= _FULL)
     alone = lasting(np.where(np.isfinite(busy) & (taken <= _AWAY) & (inside > 0.0), 1.0, 0.0)) > 0.0
     if not alone.any():
-        most = float(np.sum(np.where(full, taken, 0.0) * inside))
-        if most <= _MUCH * float(np.sum(inside)):
-            return OnGpu({})
-        worst = max(neighbours, key=lambda name: float(np.sum(neighbours[name] * inside)))
-        return OnGpu({}, user=worst, may_have_lost=most)
+        return unknown_on_gpu(
+            {name: np.where(full, used, 0.0) for name, used in neighbours.items()}, inside
+        )
     would = np.minimum(float(np.median(ran[alone])), ran + taken)
     lost = np.where(full, 1.0 - ran / np.maximum(would, np.maximum(ran, 1e-9)), 0.0)
     return OnGpu(
         {name: lost * neighbour / np.maximum(taken, 1e-9) for name, neighbour in neighbours.items()}
     )
+
+
+def unknown_on_gpu(neighbours: Mapping[str, Array], inside: Array) -> OnGpu:
+    """The neighbour that used a job's GPU most, where nothing tells what that cost; nobody if it
+    was little. Arguments as of `lost_on_gpu`.
+    """
+    seconds = {name: float(np.sum(used * inside)) for name, used in neighbours.items()}
+    if sum(seconds.values()) <= _MUCH * float(np.sum(inside)):
+        return OnGpu({})
+    worst = max(seconds, key=lambda name: seconds[name])
+    return OnGpu({}, user=worst, may_have_lost=min(sum(seconds.values()), float(np.sum(inside))))

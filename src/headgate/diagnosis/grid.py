@@ -68,8 +68,8 @@ class Grid:
             left = np.maximum(
                 self.mean(node.signal("cpu_cores")) - sum(used.values(), own_cores), 0.0
             )
-            for name, signal in node.neighbours.items():
-                ran = np.minimum(np.nan_to_num(self.mean(signal)), left)
+            for name, neighbour in node.neighbours.items():
+                ran = np.minimum(np.nan_to_num(self.mean(neighbour.signal("cpu_cores"))), left)
                 used[name], left = ran, left - ran
             used[OTHERS] = left
         return used

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from headgate.diagnosis.accounts import Account
 from headgate.diagnosis.attribution import (
@@ -30,7 +30,8 @@ from headgate.diagnosis.remedies import (
 from headgate.diagnosis.sequencing import in_order, one_after_the_other
 from headgate.model.shares import slice_of
 from headgate.recorded.jobs import CoresSetting
-from headgate.sampling.outside_programs import INIT, OutsideProgram, neighbour_name
+from headgate.sampling.outside_programs import OutsideProgram, neighbour_name
+from headgate.sampling.process_use import INIT
 
 _WORTH_A_WORD = 0.1
 """Fraction of a neighbour's cost from which on a resource is named."""
@@ -62,7 +63,7 @@ def neighbours(account: Account) -> Iterator[Finding]:
     ways = sorted(by_neighbour[culprit], key=lambda loss: -loss.lost.seconds)
     ran = account.elapsed - account.parts["waiting"].seconds
     outside = culprit == OTHERS
-    programs = _outside(account) if outside else ()
+    programs = _outside(account, ways[0].resource) if outside else ()
     facts = NeighbourFacts(
         lost=lost,
         slowed=lost / ran if ran > 0.0 else None,
@@ -122,7 +123,7 @@ def _against_programs(account: Account, worst: LostTime) -> Remedy:
     would not help.
     """
     # ending process 1 would end the machine or container
-    programs = _outside(account)
+    programs = _outside(account, worst.resource)
     if not programs or programs[0].pid == INIT:
         return Remedy(kind=RemedyKind.END_OTHER_PROGRAMS)
     most = programs[0]
@@ -134,9 +135,28 @@ def _against_programs(account: Account, worst: LostTime) -> Remedy:
     return Remedy(kind=RemedyKind.END_PROGRAM, facts=ProgramFacts(most, renice))
 
 
-def _outside(account: Account) -> tuple[OutsideProgram, ...]:
-    """The programs that are no job of another user."""
-    return tuple(program for program in account.around.programs if program.job is None)
+def _outside(account: Account, resource: Resource) -> tuple[OutsideProgram, ...]:
+    """The programs outside Headgate with at least a tenth of the largest one's use of a resource,
+    largest first; none where nothing tells which of them used it.
+    """
+    use = _USE.get(resource, _core_seconds)
+    programs = [program for program in account.around.programs if program.job is None]
+    programs.sort(key=use, reverse=True)
+    least = max(_WORTH_A_WORD * use(programs[0]) if programs else 0.0, _LEAST_USE)
+    return tuple(program for program in programs if use(program) >= least)
+
+
+def _core_seconds(program: OutsideProgram) -> float:
+    return program.seconds
+
+
+_USE: Mapping[Resource, Callable[[OutsideProgram], float]] = {
+    "disk": lambda program: program.disk_bytes,
+    "gpu": lambda program: program.gpu_seconds,
+    "network": lambda program: 0.0,
+}
+"""What programs used of a resource; cores otherwise, also for caches and memory bandwidth."""
+_LEAST_USE = 1e-9
 
 
 def _of_other_user(culprit: str, account: Account) -> Remedy:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +20,7 @@ from headgate.diagnosis.findings import (
     Finding,
     FindingKind,
     HealthyFacts,
+    MissingKind,
     PlateauFacts,
     SlowerFacts,
     ThreadFacts,
@@ -61,6 +63,7 @@ def verdict(account: Account) -> Finding:
     if finding.kind.has_cost:
         if unsure is not None and may_be(unsure) > finding.cost.low:
             notes += (DoubtfulLoss(unsure.to, unsure.resource, unsure.lost.high),)
+        notes += tuple(note for note in _on_gpus(account) if note.most > finding.cost.low)
         if grant is not None and grant.may_have_lost > finding.cost.high:
             notes += (grant,)
     elif (
@@ -70,6 +73,13 @@ def verdict(account: Account) -> Finding:
     ):
         notes += (account.around.grant,)
     return replace(finding, notes=notes)
+
+
+def _on_gpus(account: Account) -> Iterator[DoubtfulLoss]:
+    """What neighbours on its GPUs may have cost, where nothing tells."""
+    for missing in account.missing_readings:
+        if missing.kind in (MissingKind.GPU_ALONE, MissingKind.GPU_OF_SEVERAL_TASKS):
+            yield DoubtfulLoss(missing.culprit, "gpu", missing.seconds)
 
 
 def findings(account: Account) -> tuple[Finding, ...]:

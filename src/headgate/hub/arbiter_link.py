@@ -16,6 +16,7 @@ from headgate.arbiter.messages import HubRequest
 from headgate.arbiter.records import (
     VERSION,
     Demand,
+    DiskMoved,
     HoldAsked,
     JobHeld,
     JobWaits,
@@ -36,9 +37,9 @@ _REPEAT_SECONDS = 5.0
 _MOST_BYTES = 1 << 24
 _HEARD: Mapping[str, type[Any]] = {
     kind.__name__: kind
-    for kind in (ResourceGrant, UserPart, JobWaits, JobIdles, Act, HoldAsked, JobHeld)
+    for kind in (ResourceGrant, UserPart, JobWaits, JobIdles, Act, HoldAsked, JobHeld, DiskMoved)
 }
-Heard = ResourceGrant | UserPart | JobWaits | JobIdles | Act | HoldAsked | JobHeld
+Heard = ResourceGrant | UserPart | JobWaits | JobIdles | Act | HoldAsked | JobHeld | DiskMoved
 
 
 class ArbiterLink:

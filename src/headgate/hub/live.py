@@ -118,6 +118,7 @@ class LiveHub:
             self._step,
             barred,
         )
+        outside = OutsideUse(node, self._live_runs, engine.boxes, lambda: sampling.on_gpus)
         self.holder = JobHolder(self._live_runs, engine.boxes, self._step)
         name, socket = sharing.name(runs.hub()), arbiter_socket.path()
         self._sharing = sharing.MachineSharing(
@@ -127,6 +128,7 @@ class LiveHub:
             self._step,
             self._live_runs,
             engine.boxes,
+            outside.moved,
         )
         self.proving = InterferenceProber(
             self._live_runs, self._tracker, engine.boxes, self._sharing.holds.ask
@@ -184,7 +186,7 @@ class LiveHub:
             HangDetector(
                 self._live_runs, self._tracker, lambda run: run.submission.engine == LOCAL
             ),
-            *(part(node, self._live_runs, engine.boxes) for part in (OutsideKilled, OutsideUse)),
+            *(OutsideKilled(node, self._live_runs, engine.boxes), outside),
             *(self.holder, self.proving),
             stopping_early,
             *(tracking, notifying, self._sharing),

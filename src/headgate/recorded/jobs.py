@@ -315,6 +315,19 @@ class RecordedJob(_HasUsage):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Neighbour(_HasUsage):
+    """What used a node beside a run, and is no job of it.
+
+    Args:
+        usage: Its use.
+        by_gpu: The fraction of the time in which its kernels ran, by GPU.
+    """
+
+    usage: Usage = field(default_factory=dict)
+    by_gpu: Mapping[int, Signal] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class RecordedNode(_HasUsage):
     """A recorded node; cores, GPUs and rates are None if unknown."""
 
@@ -328,8 +341,8 @@ class RecordedNode(_HasUsage):
     gpu_bytes: Mapping[int, float] = field(default_factory=dict)
     description: str = ""
     core_gflops: float | None = None
-    neighbours: Mapping[str, Signal] = field(default_factory=dict)
-    """Cores that jobs of other users used on it, by `USER:JOB`."""
+    neighbours: Mapping[str, Neighbour] = field(default_factory=dict)
+    """Jobs of other users, by `USER:JOB`, and all programs outside, `others`."""
 
 
 def phases(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,7 +16,7 @@ from headgate.model.job_states import FAULTS
 from headgate.recorded import runs, stepping
 from headgate.recorded.descriptions import NodeDescription, RunDescription
 from headgate.recorded.job_rows import job, used_beside
-from headgate.recorded.jobs import RecordedJob, RecordedNode, Usage
+from headgate.recorded.jobs import Neighbour, RecordedJob, RecordedNode, Usage
 from headgate.recorded.reader import RunReader
 from headgate.recorded.results import JobResult, of_store, trials_of
 from headgate.recorded.rows import EventRow, JobRow, TaskRow
@@ -25,7 +25,10 @@ from headgate.sampling.columns import COLUMNS, Column
 from headgate.scripts import variables
 
 NODE, NEIGHBOUR = "node:", "user:"
-"""Prefixes of targets that are no tasks: a node, and a job of another user, `USER:JOB@NODE`."""
+"""Prefixes of targets that are no tasks: a node, and a neighbour that is no job of the run,
+`USER:JOB@NODE` or `others@NODE`.
+"""
+_ON_GPU = "/gpu-"
 _OfJob = TypeVar("_OfJob", EventRow, TaskRow)
 BESIDE: frozenset[Column] = frozenset(
     {"cpu_cores", "disk_read", "disk_write", "net_in", "net_out", "gpu_busy", "gpu_memory_bytes"}
@@ -41,6 +44,11 @@ _MANY_JOBS = 40
 """With more jobs than this, of others than the one that matters only their use is read."""
 _LAST_ROWS = 1000
 """Number of last rows among which the latest time is, because rows may come a moment late."""
+
+
+def neighbour_on_gpu(name: str, gpu: int) -> str:
+    """What stands for a neighbour in the target of its use of a GPU."""
+    return f"{name}{_ON_GPU}{gpu}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -292,11 +300,17 @@ def recorded_nodes(
     for target in usage:
         if target.startswith(NODE):
             nodes.setdefault(name := target.removeprefix(NODE), NodeDescription(name=name))
-    neighbours: defaultdict[str, dict[str, Signal]] = defaultdict(dict)
+    neighbours: defaultdict[str, dict[str, Neighbour]] = defaultdict(dict)
     for target, signals in usage.items():
         if target.startswith(NEIGHBOUR):
-            job, _, name = target.removeprefix(NEIGHBOUR).rpartition("@")
-            neighbours[name][job] = signals.get("cpu_cores", EMPTY)
+            who, _, name = target.removeprefix(NEIGHBOUR).rpartition("@")
+            job, _, gpu = who.partition(_ON_GPU)
+            neighbour = neighbours[name].setdefault(job, Neighbour())
+            if gpu.isdigit():
+                by_gpu = {**neighbour.by_gpu, int(gpu): signals.get("gpu_busy", EMPTY)}
+                neighbours[name][job] = replace(neighbour, by_gpu=by_gpu)
+            else:
+                neighbours[name][job] = replace(neighbour, usage=signals)
     return tuple(
         RecordedNode(
             name=node.name,

@@ -257,3 +257,12 @@ def means(at: Array, values: Array, weights: Array, edges: Array) -> TimeBuckets
 def ratio(part: Array, whole: Array) -> Array:
     """A part divided by the whole; 0 if the whole is 0."""
     return np.divide(part, whole, out=np.zeros_like(part), where=whole > 0.0)
+
+
+def around(values: Array, count: int) -> Array:
+    """Means of each value and those around it, `count` in all."""
+    if len(values) < count:
+        return np.full_like(values, np.mean(values))
+    window = np.ones(count)
+    smoothed = np.convolve(values, window, "same")
+    return smoothed / np.convolve(np.ones_like(values), window, "same")

@@ -31,12 +31,9 @@ from headgate.reports.findings import why
 from headgate.reports.history import OtherRuns, beside, slower_than_before
 from headgate.reports.missing import missing_reading, no_figure
 from headgate.reports.remedies import next_step
-from headgate.reports.words import MISSING, counted, listed, said_neighbour, say_moment
-from headgate.sampling.outside_programs import OutsideProgram
+from headgate.reports.words import MISSING, counted, culprit_named, listed, say_moment
 
 SPEED_COLUMNS = ("× 1.25", "× 2", "No limit")
-_WORTH_A_NAME = 0.1
-"""Fraction of the largest outside program's use from which on others are named."""
 _MOST_WITH_HISTORY = 24
 """Most jobs that are compared with earlier runs."""
 _MOST_SAID = 10
@@ -56,13 +53,6 @@ _CULPRITS: Mapping[tuple[str, Resource], str] = {
 def culprit(loss: LostTime, meanwhile: Sequence[str] = ()) -> str:
     """The culprit of a loss, in words; `meanwhile`: other runs at the same time."""
     return _CULPRITS.get((loss.to, loss.resource)) or culprit_named(loss.to, meanwhile)
-
-
-def culprit_named(to: str, meanwhile: Sequence[str] = ()) -> str:
-    """A neighbour, in words."""
-    if to != OTHERS:
-        return said_neighbour(to)
-    return "other runs, programs outside" if meanwhile else "programs outside Headgate"
 
 
 def explained(run: Recording, job: str | None = None) -> list[Account]:
@@ -90,21 +80,11 @@ def explained(run: Recording, job: str | None = None) -> list[Account]:
     outside = (loss.to for account in chosen for loss in account.losses)
     if not any(to == OTHERS or is_other_user(to) for to in outside):
         return chosen
-    meanwhile, programs = beside(run), _programs(run)
+    meanwhile, programs = beside(run), run.description.programs
     return [
         replace(account, around=replace(account.around, meanwhile=meanwhile, programs=programs))
         for account in chosen
     ]
-
-
-def _programs(run: Recording) -> tuple[OutsideProgram, ...]:
-    """The programs outside Headgate with at least a tenth of the largest one's use, largest
-    first.
-    """
-    programs = run.description.programs
-    return tuple(
-        program for program in programs if program.seconds >= _WORTH_A_NAME * programs[0].seconds
-    )
 
 
 def as_json(run: str, accounts: Sequence[Account]) -> dict[str, Any]:

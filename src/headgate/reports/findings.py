@@ -37,7 +37,7 @@ from headgate.model.reasons import ReasonKind
 from headgate.model.units import say_bits, say_bytes, say_percent, say_seconds
 from headgate.reports.missing import missing_reading
 from headgate.reports.remedies import setting_in_words
-from headgate.reports.words import said_neighbour, say, say_ways
+from headgate.reports.words import culprit_named, said_neighbour, say, say_ways
 
 _LONGEST_FAILURE = 120
 """Most characters of a failure reason."""
@@ -59,6 +59,16 @@ _TOLD_BY: Mapping[Source, str] = {
     "like-job": "another job of its script tells",
 }
 _PROGRAMS, _OTHER_RUNS = "Programs outside Headgate", "Other runs, or programs outside Headgate,"
+
+_UNNAMED: Mapping[Resource, str] = {
+    "disk": (
+        " Which ones is not known: the kernel shows only root what other users' programs read and "
+        "write, and no arbiter told."
+    ),
+    "gpu": " Which ones is not known: the driver names none of their processes.",
+    "network": " Which ones is not known: the kernel counts a NIC's bytes for no program.",
+}
+"""Why programs outside Headgate have no names."""
 
 Why = Callable[[Finding, Account], str]
 
@@ -138,12 +148,15 @@ def _neighbour(finding: Finding, account: Account) -> str:
     through = " and ".join(_THROUGH[resource] for resource in facts.through)
     cost = f"that cost {say_seconds(facts.lost)}"
     text = f"{who} slowed {account.job} by {slowed} through {through}: {cost}"
+    unnamed = ""
+    if finding.culprit == OTHERS and not facts.programs and not facts.runs:
+        unnamed = _UNNAMED.get(facts.through[0], "")
     if not facts.others:
-        return f"{text}."
+        return f"{text}.{unnamed}"
     is_outside = facts.others == (OTHERS,)
     others = "programs outside it" if is_outside else said_neighbour(facts.others[0])
     others = f"{len(facts.others)} others" if len(facts.others) > 1 else others
-    return f"{text}. Together with {others} that is {_cost(finding, account)}."
+    return f"{text}. Together with {others} that is {_cost(finding, account)}.{unnamed}"
 
 
 def _outside(facts: NeighbourFacts) -> str:
@@ -257,9 +270,11 @@ def _besides(finding: Finding, device: str) -> str:
 def _disk(finding: Finding, account: Account) -> str:
     blocked = f"{account.job} was blocked on the disk for {_cost(finding, account)}"
     if finding.facts.unsure:
+        mover = finding.facts.mover
+        most = f", most of all {culprit_named(mover)}," if mover else ""
         return (
-            f"{blocked}. Others moved more bytes meanwhile than it did. The cost is unknown: it "
-            "never read without them, and the disk's rate is not known."
+            f"{blocked}. Others{most} moved more bytes meanwhile than it did. The cost is unknown: "
+            "it never read without them, and the disk's rate is not known."
         )
     return (
         f"{blocked}: it read what was not in memory. A second pass over data that fits into "

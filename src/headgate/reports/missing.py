@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from headgate.diagnosis.attribution import OTHERS
 from headgate.diagnosis.findings import MissingKind, MissingReading
 from headgate.diagnosis.steps_to_replay import NoFigure
 from headgate.diagnosis.what_if import Speedups
 from headgate.model.units import say_percent, say_seconds
-from headgate.reports.words import said_neighbour
+from headgate.reports.words import culprit_named
 
 
 def missing_reading(missing: MissingReading) -> str:
     """A reading that an account lacks, in words."""
-    if missing.kind is not MissingKind.GPU_ALONE:
-        return _MISSING[missing.kind]
-    is_outside = missing.culprit == OTHERS
-    who = "programs outside Headgate" if is_outside else said_neighbour(missing.culprit)
-    used = f"it was full, and {who} used it for {say_seconds(missing.seconds)}"
-    return f"some seconds with the GPU for itself ({used})"
+    used = f"{culprit_named(missing.culprit)} used it for {say_seconds(missing.seconds)}"
+    if missing.kind is MissingKind.GPU_ALONE:
+        return f"some seconds with the GPU for itself (it was full, and {used})"
+    if missing.kind is MissingKind.GPU_OF_SEVERAL_TASKS:
+        return f"what each of its tasks lost on a GPU that was not theirs alone ({used})"
+    return _MISSING[missing.kind]
 
 
 def no_figure(reason: NoFigure, speedups: Speedups) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from headgate.diagnosis.attribution import OTHERS
 from headgate.diagnosis.job_figures import JobFigures
 from headgate.model.profiles import Profile
 from headgate.model.reason_text import in_words
@@ -90,6 +91,13 @@ def said_neighbour(name: str) -> str:
     if not colon:
         return name
     return f"{user}'s {job}" if job else f"a job of {user}"
+
+
+def culprit_named(to: str, meanwhile: Sequence[str] = ()) -> str:
+    """A neighbour, in words."""
+    if to != OTHERS:
+        return said_neighbour(to)
+    return "other runs, programs outside" if meanwhile else "programs outside Headgate"
 
 
 def said_threads(threads: tuple[int, int]) -> str:

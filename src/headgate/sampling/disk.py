@@ -11,6 +11,7 @@ import psutil
 from headgate.machine.blocks import WholeDisk, whole_disks
 from headgate.sampling.base import Boxed
 from headgate.sampling.columns import Column
+from headgate.sampling.process_use import DiskBytes
 from headgate.sampling.sources import (
     FileSource,
     ProcessSource,
@@ -84,7 +85,8 @@ class _Node(_Disks):
 class _IoStat(_Disks):
     """Lines of `MAJOR:MINOR rbytes=N wbytes=N ...`."""
 
-    def read(self, now: float, /) -> dict[Column, float]:
+    def totals(self) -> dict[Column, float]:
+        """Bytes read and written so far."""
         read = written = 0
         rows = {
             words[0]: words for line in self.files[0].read().split(b"\n") if (words := line.split())
@@ -93,7 +95,32 @@ class _IoStat(_Disks):
             counters = dict(word.split(b"=", 1) for word in words[1:] if b"=" in word)
             read += int(counters.get(b"rbytes", 0))
             written += int(counters.get(b"wbytes", 0))
-        return self.rates.of(now, {"disk_read": read, "disk_write": written})
+        return {"disk_read": read, "disk_write": written}
+
+    def read(self, now: float, /) -> dict[Column, float]:
+        return self.rates.of(now, self.totals())
+
+
+def disk_bytes_of(cgroups: str, root: Path) -> DiskBytes | None:
+    """Bytes that a cgroup has moved on disks so far; None: io.stat of cgroup v2 does not tell.
+
+    Args:
+        cgroups: Text of `/proc/PID/cgroup` of a process in it.
+        root: Where /sys is mounted.
+    """
+    unified = next((line[3:] for line in cgroups.splitlines() if line.startswith("0::")), None)
+    if unified is None:
+        return None
+    try:
+        source = _IoStat(root / "sys/fs/cgroup" / unified.lstrip("/") / "io.stat", root)
+    except OSError:
+        return None
+    try:
+        return DiskBytes(*source.totals().values())
+    except OSError:
+        return None
+    finally:
+        source.close()
 
 
 class _Processes(ProcessSource):

@@ -261,6 +261,9 @@ class GpuSampler(Sampler):
         """Bytes in use on each GPU at the last reading, including the driver's reserve,"""
         self.held: Mapping[str, Mapping[int, float]] = {}
         """and of these the bytes of each task, by its target's id, as far as NVML reports."""
+        self.others: Mapping[int, Mapping[int, float]] = {}
+        """The fraction of the time in which kernels of processes in no target ran, by GPU and
+        process."""
         self.single: frozenset[int] = frozenset()
         """GPUs on which only one process may compute at a time, by their compute mode,"""
         self.closed: frozenset[int] = frozenset()
@@ -268,7 +271,7 @@ class GpuSampler(Sampler):
 
     def read(self, now: float, targets: Sequence[Target]) -> Mapping[str, Mapping[Column, float]]:
         del now  # NVML averages by itself
-        self.used, self.held = {}, {}
+        self.used, self.held, self.others = {}, {}, {}
         self.single = self.closed = frozenset()
         if not self._looked:
             self._nvml, self._looked = open_nvml(), True
@@ -292,6 +295,11 @@ class GpuSampler(Sampler):
             target.id: _by_gpu(states, frozenset(target.box.pids()))
             for target in targets
             if target.box is not None
+        }
+        own = {pid for target in targets if target.box is not None for pid in target.box.pids()}
+        self.others = {
+            index: {pid: part for pid, part in state.busy_by_pid.items() if pid not in own}
+            for index, state in states.items()
         }
         readings: dict[str, Mapping[Column, float]] = {}
         for target in targets:

@@ -1,29 +1,41 @@
-"""Programs outside of Headgate's tasks that use cores: their users, names and CPU time."""
+"""Programs outside of Headgate's tasks: their users, names, and what they use."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from headgate.machine.box_names import job_in
 from headgate.machine.files import content
 from headgate.model.paths import user_name
+from headgate.sampling.disk import disk_bytes_of
+from headgate.sampling.process_use import (
+    DiskBytes,
+    DiskBytesReader,
+    Inheritance,
+    ProcessKey,
+    ProcessTimes,
+    read_process,
+    read_processes,
+)
 
 PROGRAMS = "outside_programs"
 """A fact of a run: the programs that used most during it, as a JSON list."""
 
+OUTSIDE = "others"
+"""All programs outside Headgate together, among neighbours."""
+ProgramKey = tuple[str, str, str | None]
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PYTHON = re.compile(r"python[\d.]*")
 _WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")
 _LOWEST = 19
 _LETTERS = 40
 _HUB = "headgate.hub.server"
-INIT = 1
-"""The process that adopts children whose parents have ended. Their CPU time is not its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +55,9 @@ class OutsideProgram:
             its own.
         job: The job of another user's Headgate that it is; None: it is no job. Empty: a private
             one.
+        disk_read: Bytes that they read from disks, as far as this user may see it.
+        disk_written: Bytes that they wrote; likewise.
+        gpu_seconds: Seconds in which their kernels ran on GPUs.
     """
 
     user: str
@@ -54,6 +69,29 @@ class OutsideProgram:
     may_renice: bool
     is_hub: bool = False
     job: str | None = None
+    disk_read: float = 0.0
+    disk_written: float = 0.0
+    gpu_seconds: float = 0.0
+
+    @property
+    def key(self) -> ProgramKey:
+        """What tells it from other programs."""
+        return self.user, self.command, self.job
+
+    @property
+    def disk_bytes(self) -> float:
+        """Bytes that they moved on disks."""
+        return self.disk_read + self.disk_written
+
+    def plus(self, later: OutsideProgram) -> OutsideProgram:
+        """The later one, with what both used."""
+        return replace(
+            later,
+            seconds=self.seconds + later.seconds,
+            disk_read=self.disk_read + later.disk_read,
+            disk_written=self.disk_written + later.disk_written,
+            gpu_seconds=self.gpu_seconds + later.gpu_seconds,
+        )
 
 
 def neighbour_name(program: OutsideProgram) -> str:
@@ -61,126 +99,116 @@ def neighbour_name(program: OutsideProgram) -> str:
     return f"{program.user}:{program.job}"
 
 
-@dataclass(frozen=True, slots=True)
-class _ProcessTimes:
-    """A process at one look: its CPU time and that of its ended children, in clock ticks."""
-
-    pid: int
-    parent: int
-    began: int
-    name: str
-    ticks: int
-    of_children: int
-    nice: int
-
-
 class OutsideProgramsReader:
-    """Reads the CPU time of such programs since its last look.
+    """Reads what such programs used since its last look.
 
     Args:
-        root: Where /proc is mounted.
+        root: Where /proc and /sys are mounted.
     """
 
     def __init__(self, root: Path = Path("/")) -> None:
-        self._proc = root / "proc"
-        self._seen: dict[tuple[int, int], _ProcessTimes] | None = None
-        self._late: dict[int, int] = {}
+        self._root, self._proc = root, root / "proc"
+        self._seen: dict[ProcessKey, ProcessTimes] | None = None
+        self._inheritance = Inheritance()
+        self._disk = DiskBytesReader(self._proc)
+        self._boxes: dict[str, DiskBytes] = {}
 
-    def look(self, own: Collection[int]) -> list[OutsideProgram]:
-        """The programs that used cores since the last look; empty at the first.
+    def look(
+        self, own: Collection[int], moved: Mapping[ProcessKey, DiskBytes] = MappingProxyType({})
+    ) -> list[OutsideProgram]:
+        """The programs that used cores or disks since the last look; empty at the first.
 
         Args:
             own: Processes that do not count as outside, and neither do those below them.
+            moved: Bytes that processes moved on disks since the last look, as the arbiter told;
+                used of those that this user may not read.
         """
         before = self._seen
-        self._seen = {(process.pid, process.began): process for process in self._processes()}
+        self._seen = {process.key: process for process in read_processes(self._proc)}
+        parents = {key: process.ticks.parent for key, process in self._seen.items()}
+        disk_bytes: dict[ProcessKey, DiskBytes] = {**moved, **self._disk.look(parents)}
         if before is None:
+            self._boxes_moved({key.pid: content(self._cgroups(key.pid)) for key in self._seen})
             return []
-        grouped = content(self._proc / "sys/kernel/sched_autogroup_enabled").strip() == "1"
-        reaped = self._reaped(before)
-        parents = {process.pid: process.parent for process in self._seen.values()}
-        outside_programs: dict[tuple[str, str, str | None], OutsideProgram] = {}
-        for key, program_entry in self._seen.items():
-            last = before.get(key)
-            own_ticks = program_entry.ticks - (last.ticks if last is not None else 0)
-            spent = (own_ticks + reaped.get(program_entry.pid, 0)) / _TICKS
-            if spent <= 0.0 or not _line(program_entry.pid, parents).isdisjoint(own):
+        grouped = self._is_grouped()
+        ticks = self._inheritance.since(
+            {key: process.ticks for key, process in before.items()},
+            {key: process.ticks for key, process in self._seen.items()},
+        )
+        by_pid = {key.pid: parent for key, parent in parents.items()}
+        outside = [key for key in self._seen if _line(key.pid, by_pid).isdisjoint(own)]
+        unread = {
+            key.pid: content(self._cgroups(key.pid)) for key in outside if key not in disk_bytes
+        }
+        of_boxes = self._boxes_moved(unread)
+        programs: dict[ProgramKey, OutsideProgram] = {}
+        for key in outside:
+            seconds = ticks[key.pid] / _TICKS
+            read, written = disk_bytes.get(key, of_boxes.get(key.pid, DiskBytes()))
+            if seconds <= 0.0 and read + written <= 0.0:
                 continue
             with suppress(OSError):  # it has just ended
-                owner = (self._proc / str(program_entry.pid)).stat().st_uid
-                mine = os.geteuid() in (0, owner)
-                words = content(self._proc / str(program_entry.pid) / "cmdline").split("\0")
-                cgroups = content(self._proc / str(program_entry.pid) / "cgroup")
-                job = job_in(cgroups) if owner != os.geteuid() else None
-                command = _command(words, program_entry.name) if job is None else job or "job"
-                program = user_name(owner), command, job
-                seconds = spent + (
-                    outside_programs[program].seconds if program in outside_programs else 0.0
+                program = replace(
+                    self._program(self._seen[key], grouped),
+                    seconds=seconds,
+                    disk_read=read,
+                    disk_written=written,
                 )
-                helps = mine and program_entry.nice < _LOWEST and not grouped
-                outside_programs[program] = OutsideProgram(
-                    *program[:2],
-                    program_entry.pid,
-                    program_entry.nice,
-                    seconds,
-                    mine,
-                    helps,
-                    _HUB in words,
-                    job,
-                )
-        return list(outside_programs.values())
+                same = programs.get(program.key)
+                programs[program.key] = program if same is None else same.plus(program)
+        return list(programs.values())
 
-    def _reaped(self, before: Mapping[tuple[int, int], _ProcessTimes]) -> Mapping[int, int]:
-        """Ticks of processes that started and ended since the last look, by the process that
-        inherited them.
-
-        When a process ends, its ticks and those of its children go to its parent at once. The ticks
-        of processes seen at the last look were counted while they ran. They went to the nearest
-        living ancestor, or to a process above it that adopts orphans.
+    def program_of(self, pid: int) -> OutsideProgram | None:
+        """The program that a process belongs to, without what it used; None: it has ended, or
+        cannot be seen.
         """
-        assert self._seen is not None
-        now = {program_entry.pid: program_entry for program_entry in self._seen.values()}
-        parents = {program_entry.pid: program_entry.parent for program_entry in before.values()} | {
-            pid: program_entry.parent for pid, program_entry in now.items()
-        }
-        grown = {}
-        for key, program_entry in self._seen.items():
-            grown[program_entry.pid] = program_entry.of_children - (
-                before[key].of_children if key in before else 0
-            )
-        late, self._late = self._late, {}
-        ended = [
-            (program_entry.parent, program_entry.ticks + program_entry.of_children)
-            for key, program_entry in before.items()
-            if key not in self._seen
-        ]
-        for first, ticks in (*late.items(), *ended):
-            left, pid = ticks, first
-            for _ in range(len(parents)):
-                taken = min(max(grown.get(pid, 0), 0), left)
-                grown[pid] = grown.get(pid, 0) - taken
-                left -= taken
-                if not left or pid not in parents:
-                    break
-                pid = parents[pid]
-            # it ended just after its parent was read
-            if left and first in now and first not in late:
-                self._late[first] = self._late.get(first, 0) + left
-        return {pid: max(ticks, 0) for pid, ticks in grown.items()}
+        process = read_process(self._proc, pid)
+        with suppress(OSError):
+            return self._program(process, self._is_grouped()) if process is not None else None
+        return None
 
-    def _processes(self) -> Iterator[_ProcessTimes]:
-        for entry in os.listdir(self._proc):
-            if not entry.isdigit():
+    def _program(self, process: ProcessTimes, grouped: bool) -> OutsideProgram:
+        """The program of a process, without what it used.
+
+        Raises:
+            OSError: The process has ended.
+        """
+        folder = self._proc / str(process.pid)
+        owner = folder.stat().st_uid
+        mine = os.geteuid() in (0, owner)
+        words = content(folder / "cmdline").split("\0")
+        job = job_in(content(self._cgroups(process.pid))) if owner != os.geteuid() else None
+        command = _command(words, process.name) if job is None else job or "job"
+        helps = mine and process.nice < _LOWEST and not grouped
+        return OutsideProgram(
+            *(user_name(owner), command, process.pid, process.nice, 0.0),
+            *(mine, helps, _HUB in words, job),
+        )
+
+    def _is_grouped(self) -> bool:
+        return content(self._proc / "sys/kernel/sched_autogroup_enabled").strip() == "1"
+
+    def _cgroups(self, pid: int) -> Path:
+        return self._proc / str(pid) / "cgroup"
+
+    def _boxes_moved(self, cgroups: Mapping[int, str]) -> dict[int, DiskBytes]:
+        """Bytes that boxes of other users' jobs moved since the last look, by one process of each:
+        everybody may read io.stat (cgroup v2).
+
+        Args:
+            cgroups: Text of /proc/PID/cgroup of each process.
+        """
+        before, self._boxes = self._boxes, {}
+        by_pid: dict[int, DiskBytes] = {}
+        for pid, text in cgroups.items():
+            if job_in(text) is None or text in self._boxes:
                 continue
-            opening, _, fields = content(self._proc / entry / "stat").rpartition(")")
-            words = fields.split()
-            if len(words) > 19 and words[1] != "2":  # no thread of the kernel
-                own = sum(map(int, words[11:13]))
-                children = sum(map(int, words[13:15])) if int(entry) != INIT else 0
-                name, parent = opening.partition("(")[2], int(words[1])
-                yield _ProcessTimes(
-                    int(entry), parent, int(words[19]), name, own, children, int(words[16])
-                )
+            total = disk_bytes_of(text, self._root)
+            if total is not None:
+                self._boxes[text] = total
+                since = zip(total, before.get(text, total), strict=True)
+                by_pid[pid] = DiskBytes(*(max(now - then, 0.0) for now, then in since))
+        return by_pid
 
 
 def _line(pid: int, parents: Mapping[int, int]) -> set[int]:

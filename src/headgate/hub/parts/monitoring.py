@@ -55,6 +55,11 @@ class Sampling(Component):
         self._round = SamplingRound(samplers(live_runs.trouble, self._gpu), live_runs.trouble)
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def on_gpus(self) -> Mapping[int, Mapping[int, float]]:
+        """What processes in no box used of each GPU at the last reading (`GpuSampler.others`)."""
+        return self._gpu.others
+
     def hear(self, event: Event, actions: Sequence[Action]) -> None:
         if isinstance(event, events.JobSubmitted) and self._timer is None:
             self._sample()

@@ -1,4 +1,4 @@
-"""Programs outside Headgate's jobs: their CPU use while jobs run, and OOM kills among them."""
+"""What others use of this machine while jobs run, and OOM kills among programs outside."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from headgate.arbiter.records import DiskMoved
 from headgate.engines.base import LOCAL
 from headgate.hub.parts import Component
 from headgate.hub.state.run import LiveRun
@@ -17,22 +18,32 @@ from headgate.hub.state.runs import LiveRuns
 from headgate.isolation.base import Box
 from headgate.model.actions import Action
 from headgate.model.cluster import Node
-from headgate.model.events import Event, MemoryUsed, TaskExited, TaskStarted
+from headgate.model.events import Event, GpuMemoryUsed, MemoryUsed, TaskExited, TaskStarted
 from headgate.model.identifiers import TaskId
 from headgate.model.reasons import Reason, ReasonKind
-from headgate.recorded.recording import NEIGHBOUR
+from headgate.recorded.recording import NEIGHBOUR, neighbour_on_gpu
 from headgate.sampling.available import AvailableMemory
 from headgate.sampling.outside_kills import OutsideKillsReader
 from headgate.sampling.outside_programs import (
+    OUTSIDE,
     PROGRAMS,
     OutsideProgram,
     OutsideProgramsReader,
+    ProgramKey,
     neighbour_name,
 )
+from headgate.sampling.process_use import DiskBytes, ProcessKey
 
 _LOOK_SECONDS, _APART_SECONDS = 5.0, 1.0
 """Seconds between two looks during a run, and the least between looks when many runs begin."""
 _MOST_PROGRAMS, _MOST_NEIGHBOURS = 5, 50
+_MEASURES: tuple[Callable[[OutsideProgram], float], ...] = (
+    lambda program: program.seconds,
+    lambda program: program.disk_bytes,
+    lambda program: program.gpu_seconds,
+)
+_Columns = dict[str, float]
+"""What was used, by `headgate.sampling.columns.Column`."""
 _TIGHT = 1 / 4
 """Fraction of the machine's memory below which the processes' memory is recorded."""
 
@@ -99,35 +110,56 @@ class OutsideKilled(Component):
 
 
 class OutsideUse(Component):
-    """Records for each run which programs outside Headgate's jobs used the cores.
+    """Records for each run what others on this machine used beside its jobs: the jobs of other
+    users, and programs outside Headgate.
 
     Args:
         machine: This machine.
         live_runs: The runs.
         boxes: The boxes of the tasks here.
+        on_gpus: What processes in no box used of each GPU since the last reading, as
+            `GpuSampler.others`.
     """
 
     def __init__(
-        self, machine: Node, live_runs: LiveRuns, boxes: Callable[[], Mapping[TaskId, Box]]
+        self,
+        machine: Node,
+        live_runs: LiveRuns,
+        boxes: Callable[[], Mapping[TaskId, Box]],
+        on_gpus: Callable[[], Mapping[int, Mapping[int, float]]],
     ) -> None:
         self._machine = machine
         self._live_runs = live_runs
         self._boxes = boxes
+        self._on_gpus = on_gpus
         self._reader = OutsideProgramsReader()
-        self._used: dict[str, dict[tuple[str, str], OutsideProgram]] = {}
+        self._used: dict[str, dict[ProgramKey, OutsideProgram]] = {}
         self._beside: dict[str, _Beside] = {}
-        self._looked_at = -math.inf
+        self._on_gpus_beside: dict[str, _Beside] = {}
+        self._moved: dict[ProcessKey, DiskBytes] = {}
+        self._looked_at = self._gpus_read_at = -math.inf
 
     def hear(self, event: Event, actions: Sequence[Action]) -> None:
         match event:
             case TaskStarted():
                 self._begin()
+            case GpuMemoryUsed(node) if node == self._machine.name:
+                self._look_at_gpus()
             case TaskExited() | MemoryUsed() if time.monotonic() - self._looked_at >= _LOOK_SECONDS:
                 self._look()
 
+    def moved(self, moved: DiskMoved) -> None:
+        """Take what the arbiter read of the disk use of all users' processes."""
+        for process in moved.processes:
+            key = ProcessKey(process.pid, process.began)
+            since = DiskBytes(process.read, process.written)
+            self._moved[key] = self._moved.get(key, DiskBytes()).plus(since)
+        if self._used and time.monotonic() - self._looked_at >= _APART_SECONDS:
+            self._look()
+
     def forget(self, run: str) -> None:
-        self._used.pop(run, None)
-        self._beside.pop(run, None)
+        for of_runs in (self._used, self._beside, self._on_gpus_beside):
+            of_runs.pop(run, None)
 
     def _begin(self) -> None:
         """Start counting for runs that have just begun."""
@@ -142,50 +174,90 @@ class OutsideUse(Component):
     def _look(self) -> None:
         last, self._looked_at = self._looked_at, time.monotonic()
         own = {os.getpid(), *(pid for box in self._boxes().values() for pid in box.pids())}
-        programs = self._reader.look(own)
+        programs = self._reader.look(own, self._moved)
+        self._moved = {}
         elapsed = self._looked_at - last
-        cores: dict[str, float] = {}
-        for program in programs:
-            if program.job is not None and math.isfinite(elapsed):
-                name = neighbour_name(program)
-                cores[name] = cores.get(name, 0.0) + program.seconds / elapsed
+        readings: dict[str, _Columns] = {}
+        for program in programs if math.isfinite(elapsed) else ():
+            is_job = program.job is not None
+            reading = readings.setdefault(neighbour_name(program) if is_job else OUTSIDE, {})
+            used = {"disk_read": program.disk_read, "disk_write": program.disk_written}
+            if is_job:  # the node's cores show those of programs outside
+                used["cpu_cores"] = program.seconds
+            for column, total in used.items():
+                reading[column] = reading.get(column, 0.0) + total / elapsed
         for run in self._live_runs.runs.values():
-            if (used := self._used.get(run.id)) is None:
-                continue
-            self._record(run, cores)
-            for outside_program in programs:
-                key = outside_program.user, outside_program.command
-                before = used[key].seconds if key in used else 0.0
-                used[key] = replace(outside_program, seconds=before + outside_program.seconds)
-            most = sorted(used.values(), key=lambda program: -program.seconds)[:_MOST_PROGRAMS]
-            if most:
-                run.recorder.add(
-                    "meta",
-                    key=PROGRAMS,
-                    value=json.dumps([asdict(outside_program) for outside_program in most]),
-                )
+            if run.id in self._used:
+                self._record(run, self._beside, readings)
+                self._count(run, programs)
         self._used.update({run.id: {} for run in self._not_begun()})
 
-    def _record(self, run: LiveRun, cores: Mapping[str, float]) -> None:
-        """Record the cores that each job of another user had since the last look. A reading counts
-        from the one before, so a job that comes back is told to have used nothing until then.
+    def _look_at_gpus(self) -> None:
+        last, self._gpus_read_at = self._gpus_read_at, time.monotonic()
+        elapsed = self._gpus_read_at - last if math.isfinite(last) else 0.0
+        readings: dict[str, _Columns] = {}
+        programs = []
+        for gpu, by_pid in self._on_gpus().items():
+            for pid, busy in by_pid.items():
+                program = self._reader.program_of(pid)
+                if program is not None and program.job is not None:
+                    name = neighbour_name(program)
+                else:
+                    name = OUTSIDE
+                reading = readings.setdefault(neighbour_on_gpu(name, gpu), {})
+                reading["gpu_busy"] = reading.get("gpu_busy", 0.0) + busy
+                if program is not None and busy > 0.0:
+                    programs.append(replace(program, gpu_seconds=busy * elapsed))
+        for run in self._live_runs.runs.values():
+            if run.id in self._used:
+                self._record(run, self._on_gpus_beside, readings)
+                self._count(run, programs)
+
+    def _count(self, run: LiveRun, programs: Sequence[OutsideProgram]) -> None:
+        """Add to what programs used during a run, and record those that used most."""
+        if not programs:
+            return
+        used = self._used[run.id]
+        for program in programs:
+            before = used.get(program.key)
+            used[program.key] = program if before is None else before.plus(program)
+        most: dict[ProgramKey, OutsideProgram] = {}
+        for measure in _MEASURES:
+            largest = sorted(used.values(), key=measure, reverse=True)[:_MOST_PROGRAMS]
+            most |= {program.key: program for program in largest if measure(program) > 0.0}
+        run.recorder.add(
+            "meta", key=PROGRAMS, value=json.dumps([asdict(program) for program in most.values()])
+        )
+
+    def _record(
+        self,
+        run: LiveRun,
+        of_runs: dict[str, _Beside],
+        readings: Mapping[str, _Columns],
+    ) -> None:
+        """Record what others used since the last look. A reading counts from the one before, so one
+        that comes back is told to have used nothing until then.
         """
-        now, beside = run.clock(), self._beside.setdefault(run.id, _Beside())
+        now, beside = run.clock(), of_runs.setdefault(run.id, _Beside())
         if beside.looked_at is not None:
-            for name in list(cores.keys() | beside.active)[:_MOST_NEIGHBOURS]:
-                target = f"{NEIGHBOUR}{name}@{self._machine.name}"
-                rows = [(now, cores.get(name, 0.0))]
+            columns = beside.active | {name: tuple(used) for name, used in readings.items()}
+            for name in list(columns)[:_MOST_NEIGHBOURS]:
+                nothing = dict.fromkeys(columns[name], 0.0)
+                rows = [(now, readings.get(name, nothing))]
                 if name not in beside.active:
-                    rows.insert(0, (beside.looked_at, 0.0))
+                    rows.insert(0, (beside.looked_at, nothing))
+                target = f"{NEIGHBOUR}{name}@{self._machine.name}"
                 for t, used in rows:
-                    run.recorder.add("usage", t=t, target=target, cpu_cores=used)
-            beside.active = set(cores)
+                    run.recorder.add("usage", t=t, target=target, **used)
+            beside.active = {name: tuple(used) for name, used in readings.items()}
         beside.looked_at = now
 
 
 @dataclass(slots=True)
 class _Beside:
-    """Jobs of other users that ran beside a run at the last look, and its second then."""
+    """Who was beside a run at the last look, with the columns that were recorded, and its second
+    then.
+    """
 
-    active: set[str] = field(default_factory=set)
+    active: dict[str, tuple[str, ...]] = field(default_factory=dict)
     looked_at: float | None = None

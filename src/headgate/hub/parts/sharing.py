@@ -13,6 +13,7 @@ from headgate.arbiter.acts import Act, ActKind
 from headgate.arbiter.events import JobIdles
 from headgate.arbiter.records import (
     Demand,
+    DiskMoved,
     HoldAsked,
     Hub,
     JobHeld,
@@ -83,6 +84,7 @@ class MachineSharing(Component):
         step: Takes events to the controller.
         live_runs: The runs that are told of what is wrong with the arbiter.
         boxes: The boxes of the tasks here.
+        moved: Takes what the arbiter read of processes on disks.
 
     Attributes:
         holds: Holds jobs for proofs of others.
@@ -96,7 +98,9 @@ class MachineSharing(Component):
         step: Callable[[Event], None],
         live_runs: LiveRuns,
         boxes: Boxes,
+        moved: Callable[[DiskMoved], None],
     ) -> None:
+        self._moved = moved
         self._node, self._step, self._live_runs = node, step, live_runs
         self._part: UserPart | None = None
         self._cores = node.cores
@@ -152,6 +156,8 @@ class MachineSharing(Component):
                 self._ordered(act)
             case HoldAsked() | JobHeld():
                 self.holds.hear(heard)
+            case DiskMoved():
+                self._moved(heard)
 
     def _ordered(self, act: Act) -> None:
         """An administrator has done something with a job, with this user, or with the machine."""
