@@ -147,8 +147,10 @@ def test_administrators_hold_release_and_stop_jobs_of_others(arbiter: ServedArbi
     types("arbiter", "first", "grace:r/cnn")
     assert grace.hears("Act")["kind"] == "first"
     [row] = json.loads(types("arbiter", "stop", "ada:vae", "--json"))
-    assert row == {"user": "ada", "job": "r/vae", "act": "stop"}
-    assert ada.hears("Act")["kind"] == "stop"
+    assert row == {"user": "ada", "job": "r/vae", "act": "stop", "runs": True}
+    assert "ada:r/vae runs and goes on" in types("arbiter", "hold", "ada:vae")
+    types("arbiter", "release", "ada:vae")
+    assert [ada.hears("Act")["kind"] for _ in range(3)] == ["stop", "hold", "release"]
     types("arbiter", "drain")
     assert ada.hears("Act")["kind"] == grace.hears("Act")["kind"] == "drain"
     text = types("status", "--all")

@@ -48,7 +48,7 @@ def test_workers_join_a_ps_job_where_they_have_the_most_cores() -> None:
 
 def test_the_last_workers_leave_a_ps_job_and_the_others_go_on() -> None:
     team = Team(ps(workers=3))
-    text = "resized from 3 to 1 workers"
+    text = "resized from 3 to 1 worker"
     assert team.step(5.0, ResizeRequested(A, 1)) == [
         Resize(A, ps(workers=1)),
         job_marked(A, "running", f"{text}: worker-1, worker-2 leave"),

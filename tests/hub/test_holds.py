@@ -42,7 +42,7 @@ class BensHub:
         self.sent: list[HubRequest] = []
         self.told: list[tuple[object, ...]] = []
         self.box = HeldBox()
-        vae = SimpleNamespace(
+        self.vae = vae = SimpleNamespace(
             spec=Job(name="vae", run="true", pausable=pausable), state="running", current=None
         )
         environment = {"HEADGATE_PROVE_FOR_OTHERS": "on"} if allows else {}
@@ -86,6 +86,20 @@ def test_a_job_is_held_for_another_only_where_its_user_allows_it() -> None:
         assert (kind, name) == ("note", "vae") and reason == Reason.of(
             ReasonKind.HELD_FOR_PROOF, user="ada"
         )
+
+    asyncio.run(asks())
+
+
+def test_a_job_that_takes_turns_on_a_gpu_is_held_between_its_steps() -> None:
+    """Frozen, it would keep its turn, and others would wait for it."""
+
+    async def asks() -> None:
+        ben, gates = BensHub(allows=True), list[bool]()
+        ben.vae.current = SimpleNamespace(pauses_by_gate=True, pause=gates.append)
+        held = await ben.answers(0.1)
+        assert held.why == "" and 0.0 < held.end - held.begin < 0.1
+        await asyncio.sleep(0)
+        assert (gates, ben.box.holds) == ([True, False], 0)
 
     asyncio.run(asks())
 

@@ -66,7 +66,7 @@ class Hub:
         self.nodes = Nodes(node("here"), live_runs, lambda _: None)
         self.nodes.add(ENGINE, cast(Any, SimpleNamespace(nodes=nodes)))
         self.reservations = TaskReservations(
-            live_runs, cast(Engines, self.engines), self.nodes, lambda _: None
+            live_runs, cast(Engines, self.engines), self.nodes, lambda _: None, lambda _: None
         )
 
     def _reserve(self, job: JobId, attempt: int, slots: Mapping[str, Slot]) -> None:

@@ -77,7 +77,7 @@ def test_a_job_is_given_of_those_that_its_user_s_environment_allows(on_gpus: Use
     on_gpus.write("jobs.yaml", "jobs: [{name: two, script: says.py, limits: {gpus: 2}}]")
     refused = on_gpus.types("run", "jobs.yaml", code=2, CUDA_VISIBLE_DEVICES="1,-1,0").message
     assert refused.startswith("job 'two' fits on no node: ")
-    assert "has 1 GPUs" in refused
+    assert "has 1 GPU," in refused
 
 
 def test_what_is_allowed_is_what_there_is(on_gpus: User) -> None:

@@ -139,7 +139,7 @@ def test_what_was_always_zero_is_one_line(tmp_path: Path) -> None:
     terminal.metrics(
         measured(read(tmp_path / "run.sqlite")), Console(file=out, width=120), spans=False
     )
-    assert "1 cores" in out.getvalue()
+    assert "1 core " in out.getvalue()
     assert out.getvalue().splitlines()[-1] == "  always 0: disk read, major faults"
 
 

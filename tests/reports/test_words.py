@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from headgate.diagnosis.job_figures import figures
+from headgate.model.units import counted
 from headgate.recorded.recording import read
 from headgate.recorded.store import Recorder
-from headgate.reports.words import counted, listed, say, what_happened
+from headgate.reports.words import listed, say, what_happened
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,6 @@ class ActKind(StrEnum):
     UNLIMIT = "unlimit"
 
 
-OF_JOBS = (ActKind.HOLD, ActKind.RELEASE, ActKind.FIRST, ActKind.STOP)
-
-
 @dataclass(frozen=True, slots=True)
 class Act:
     """An administrator's act.

@@ -97,6 +97,8 @@ class Answering:
         if not may_order:
             raise ValueError(_may_not_order(rules.administrators))
         self._order(now, request, peer.user)
+        if isinstance(request, messages.OrderJob):
+            return {"done": True, "runs": request.job in self._arbiter.room.grants}
         return {"done": True}
 
     def _acts(self, user: str | None) -> tuple[Act, ...]:

@@ -18,8 +18,14 @@ from headgate.model.sharing import Amounts
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 _JOBS = click.argument("jobs", nargs=-1, required=True, metavar="USER:JOB...")
 
+_RUNS_ON = "runs and goes on; if it ends for another attempt, that waits until you release it"
+_STOPPED = "is stopped by its hub"
 
-def _of_jobs(kind: ActKind, jobs: tuple[str, ...], as_json: bool, done: str) -> None:
+
+def _of_jobs(
+    kind: ActKind, jobs: tuple[str, ...], as_json: bool, done: str, if_it_runs: str
+) -> None:
+    """Give an order, and say what comes of it: for jobs that wait, and for those that run."""
     machine = SharedMachine()
     seen = machine.look()
     if not seen.may_order:
@@ -27,14 +33,17 @@ def _of_jobs(kind: ActKind, jobs: tuple[str, ...], as_json: bool, done: str) -> 
             "only root, and members of the groups in `administrators` of the rules, may order that"
         )
     meant = [named(seen, job) for job in jobs]
-    for job in meant:
-        machine.order(kind, job)
+    runs = {job: machine.order(kind, job) for job in meant}
     if as_json:
-        rows = [{"user": job.hub.user, "job": id_of(job), "act": kind} for job in meant]
+        rows = [
+            {"user": job.hub.user, "job": id_of(job), "act": kind, "runs": runs[job]}
+            for job in meant
+        ]
         click.echo(json.dumps(rows, indent=2))
         return
     for job in meant:
-        click.echo(line(f"{job.hub.user}:{id_of(job)} {done}"))
+        comes = if_it_runs if runs[job] else done
+        click.echo(line(f"{job.hub.user}:{id_of(job)} {comes}"))
 
 
 @click.command()
@@ -45,7 +54,7 @@ def hold(jobs: tuple[str, ...], as_json: bool) -> None:
 
     Example: headgate arbiter hold ada:vae
     """
-    _of_jobs(ActKind.HOLD, jobs, as_json, "does not start until you release it")
+    _of_jobs(ActKind.HOLD, jobs, as_json, "does not start until you release it", _RUNS_ON)
 
 
 @click.command()
@@ -56,7 +65,7 @@ def release(jobs: tuple[str, ...], as_json: bool) -> None:
 
     Example: headgate arbiter release ada:vae
     """
-    _of_jobs(ActKind.RELEASE, jobs, as_json, "starts in its turn")
+    _of_jobs(ActKind.RELEASE, jobs, as_json, "starts in its turn", "runs; nothing holds it")
 
 
 @click.command()
@@ -67,7 +76,7 @@ def first(jobs: tuple[str, ...], as_json: bool) -> None:
 
     Example: headgate arbiter first ada:vae
     """
-    _of_jobs(ActKind.FIRST, jobs, as_json, "starts before all others")
+    _of_jobs(ActKind.FIRST, jobs, as_json, "starts before all others", "runs already")
 
 
 @click.command()
@@ -78,7 +87,7 @@ def stop(jobs: tuple[str, ...], as_json: bool) -> None:
 
     Example: headgate arbiter stop ada:vae
     """
-    _of_jobs(ActKind.STOP, jobs, as_json, "is stopped by its hub")
+    _of_jobs(ActKind.STOP, jobs, as_json, _STOPPED, _STOPPED)
 
 
 @click.command()

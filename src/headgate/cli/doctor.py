@@ -25,7 +25,7 @@ from headgate.model.errors import HeadgateError, HubError
 from headgate.model.extras import install
 from headgate.model.identifiers import TaskId
 from headgate.model.reason_text import in_words
-from headgate.model.units import say_bytes, say_percent
+from headgate.model.units import counted, say_bytes, say_percent
 from headgate.recorded import runs
 from headgate.sampling import machine, readings
 from headgate.sampling.machine import Survey
@@ -177,7 +177,7 @@ def _hub() -> str:
     if (own := states.pop(runs.hub(), None)) is None:
         return "not running; it starts with the first job"
     more = f"; {len(states)} more for other allocations" if states else ""
-    return f"running, policy {own.policy}, {len(own.runs)} runs going on{more}"
+    return f"running, policy {own.policy}, {counted(len(own.runs), 'run')} going on{more}"
 
 
 def _machine(survey: Survey) -> Iterator[tuple[str, str]]:
@@ -188,7 +188,7 @@ def _machine(survey: Survey) -> Iterator[tuple[str, str]]:
         f"({topology.model or 'model not known'})"
     )
     if survey.quota_cores is not None:
-        cores += f", CPU time limited to {survey.quota_cores:g} cores"
+        cores += f", CPU time limited to {counted(survey.quota_cores, 'core', 'g')}"
     yield "cores", cores
     smt = "SMT siblings share them" if topology.smt else "no SMT"
     yield "", f"{topology.physical} physical, {smt}, {topology.numa_nodes} NUMA nodes"

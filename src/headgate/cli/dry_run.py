@@ -33,6 +33,7 @@ from headgate.model.identifiers import JobId, TaskId, TaskOfRun
 from headgate.model.jobs import Job
 from headgate.model.plans import Plan
 from headgate.model.reason_text import in_words
+from headgate.model.units import counted
 from headgate.planning.choosing import JobToPlan, choose
 from headgate.planning.interference import stored_pairs
 from headgate.planning.memory import GpuNeed, gpu_need
@@ -41,7 +42,7 @@ from headgate.profiling import store
 from headgate.profiling.calibration import calibrated
 from headgate.profiling.lengths import EarlierRuns
 from headgate.recorded import runs
-from headgate.reports.words import counted, listed
+from headgate.reports.words import listed
 from headgate.sampling import machine
 from headgate.scripts import inspection
 from headgate.scripts.facts import ScriptFacts, facts_of

@@ -18,7 +18,7 @@ from headgate.cli.live_view import print_table
 from headgate.model import units
 from headgate.model.cluster import Node
 from headgate.model.errors import UsageError
-from headgate.model.units import say_bits, say_bytes
+from headgate.model.units import counted, say_bits, say_bytes
 
 SETTINGS = "nic, cores, memory, disk"
 
@@ -64,7 +64,8 @@ def up(file: str, as_json: bool) -> None:
     for line in done.changes or ("nothing had to be changed",):
         click.echo(line)
     click.echo(
-        f"lab {done.lab} is up: {len(nodes)} nodes, {sum(node.cores for node in nodes):g} cores"
+        f"lab {done.lab} is up: {counted(len(nodes), 'node')}, "
+        f"{counted(sum(node.cores for node in nodes), 'core', 'g')}"
     )
 
 
@@ -158,7 +159,7 @@ def change(node: str, settings: tuple[str, ...], as_json: bool) -> None:
     )
     states = {None: "", True: ", NIC connected", False: ", NIC disconnected"}
     state = states[plugged]
-    click.echo(f"{after.name}: {after.cores:g} cores, {memory}, {nic}{disk}{state}")
+    click.echo(f"{after.name}: {counted(after.cores, 'core', 'g')}, {memory}, {nic}{disk}{state}")
 
 
 @command.command()

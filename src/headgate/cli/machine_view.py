@@ -14,8 +14,7 @@ from headgate.arbiter.seen import SeenMachine, SeenUser
 from headgate.cli.live_view import print_table
 from headgate.client.machine import before
 from headgate.model.sharing import Amounts
-from headgate.model.units import say_bytes, say_percent, say_seconds, say_text, say_time
-from headgate.reports.words import counted
+from headgate.model.units import counted, say_bytes, say_percent, say_seconds, say_text, say_time
 
 _MOST_ROWS = 100
 _ONE_LINE = {ord("\n"): " ", ord("\t"): " "}
@@ -41,8 +40,8 @@ _ACTS: Mapping[ActKind, str] = {
 def show(machine: SeenMachine) -> None:
     """Print the machine."""
     gpus = f", {counted(machine.gpus, 'GPU')}" if machine.gpus else ""
-    memory = say_bytes(machine.memory_bytes)
-    click.echo(f"machine {machine.name}: {machine.cores:g} cores, {memory}{gpus}, for all users")
+    cores, memory = counted(machine.cores, "core", "g"), say_bytes(machine.memory_bytes)
+    click.echo(f"machine {machine.name}: {cores}, {memory}{gpus}, for all users")
     if machine.drained:
         click.secho("drained: jobs go on, and nothing starts", fg="yellow")
     if machine.users:
@@ -136,7 +135,7 @@ def _ahead(at: float | None, now: float) -> str:
 
 def needs(demand: JobDemand, gpus: Sequence[int] = ()) -> str:
     """What a job has or needs, in a few words."""
-    parts = [f"{demand.cores:.3g} cores"] if demand.cores else []
+    parts = [_cores(demand)] if demand.cores else []
     if demand.all_memory_bytes:
         parts.append(say_bytes(demand.all_memory_bytes))
     if gpus:
@@ -146,9 +145,13 @@ def needs(demand: JobDemand, gpus: Sequence[int] = ()) -> str:
     return ", ".join(parts)
 
 
+def _cores(demand: JobDemand) -> str:
+    return counted(demand.cores, "core", ".3g")
+
+
 def amounts(limits: Amounts) -> str:
     """Amounts in a few words; empty: nothing is said."""
-    parts = [f"{limits.cores:g} cores"] if limits.cores is not None else []
+    parts = [counted(limits.cores, "core", "g")] if limits.cores is not None else []
     parts += [say_bytes(limits.memory_bytes)] if limits.memory_bytes is not None else []
     parts += [counted(limits.gpus, "GPU")] if limits.gpus is not None else []
     parts += [counted(limits.jobs, "job")] if limits.jobs is not None else []
@@ -167,7 +170,7 @@ def _tell_first(machine: SeenMachine) -> None:
 
 def reservation(booking: Booking) -> str:
     """A reservation as a line."""
-    demand = needs(booking.demand).removeprefix(f"{booking.demand.cores:.3g} cores, ")
+    demand = needs(booking.demand).removeprefix(f"{_cores(booking.demand)}, ")
     times = f"{say_time(booking.begin)} to {say_time(booking.end)}"
     return f"reservation {booking.id}: {demand} for {say_text(booking.user)}, {times}"
 

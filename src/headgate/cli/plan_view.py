@@ -14,7 +14,7 @@ from rich.text import Text
 from headgate.cli.live_view import wide_console
 from headgate.model.jobs import Job
 from headgate.model.plans import Plan, Prediction
-from headgate.model.units import say_bytes, say_percent, say_seconds
+from headgate.model.units import counted, say_bytes, say_percent, say_seconds
 from headgate.planning.choosing import grown, in_words
 from headgate.planning.cost import CostModel
 from headgate.planning.jointly import JointPlans
@@ -135,7 +135,9 @@ def _answer_lines(answer: RankedPlans) -> list[str]:
     else:
         samples = f"{least}" if least == most else f"{least} to {most}"
         batch = f"{samples} samples of a step for each worker"
-    cores = f", {plan.cores_per_worker:g} cores each" if plan.cores_per_worker is not None else ""
+    cores = ""
+    if plan.cores_per_worker is not None:
+        cores = f", {counted(plan.cores_per_worker, 'core', 'g')} each"
     how = {
         "single": "one worker by itself",
         "allreduce": "workers add up gradients among themselves",

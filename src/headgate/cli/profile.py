@@ -17,8 +17,8 @@ from headgate.client.watching import RunNews, RunSnapshot
 from headgate.model.errors import UsageError
 from headgate.model.limits import Limits
 from headgate.model.profiles import Profile, StepTime
-from headgate.model.units import say_bytes, say_percent
-from headgate.reports.words import MISSING, counted, say_step_time, ways
+from headgate.model.units import counted, say_bytes, say_percent
+from headgate.reports.words import MISSING, say_step_time, ways
 from headgate.task.step_timing import BUSY
 
 

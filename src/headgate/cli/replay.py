@@ -8,11 +8,12 @@ from typing import Any
 
 import click
 
+from headgate.model.units import counted
 from headgate.recorded import runs
 from headgate.recorded.events import as_json as entry_json
 from headgate.recorded.events import read_controller
 from headgate.reports import event_words
-from headgate.reports.words import counted, say
+from headgate.reports.words import say
 from headgate.simulation.replay import ChangedDecision, ReplayResult, load, replay, save
 
 _SHOWN = 10

@@ -9,6 +9,7 @@ import click
 from headgate.cli.options import Whole
 from headgate.client.running_jobs import running_jobs
 from headgate.hub.changes import Changes
+from headgate.model.units import counted
 
 
 @click.command()
@@ -39,4 +40,4 @@ def command(job: str, workers: int, run: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"run": chosen.run, "job": name, "workers": workers}))
     else:
-        click.echo(f"{chosen.run}/{name}: is being resized to {workers} workers")
+        click.echo(f"{chosen.run}/{name}: is being resized to {counted(workers, 'worker')}")

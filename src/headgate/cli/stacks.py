@@ -9,11 +9,11 @@ from dataclasses import asdict
 import click
 
 from headgate.model.errors import HeadgateError
+from headgate.model.units import counted
 from headgate.recorded import runs
 from headgate.recorded.descriptions import RunDescription
 from headgate.recorded.reader import RunReader
 from headgate.recorded.rows import TaskRow
-from headgate.reports.words import counted
 from headgate.sampling import stacks
 from headgate.sampling.stacks import TaskStacks
 

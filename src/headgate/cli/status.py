@@ -21,14 +21,13 @@ from headgate.client.client import Client
 from headgate.client.machine import SharedMachine, machine_as_json
 from headgate.client.run import Run
 from headgate.model.job_states import ENDED, FAULTS
-from headgate.model.units import say_bytes, say_seconds
+from headgate.model.units import counted, say_bytes, say_seconds
 from headgate.recorded import runs, status
 from headgate.recorded.at_stake import AtStake
 from headgate.recorded.reader import RunReader
 from headgate.recorded.results import trials_of
 from headgate.reports import run_verdicts
 from headgate.reports.at_stake import sentence
-from headgate.reports.words import counted
 
 _MOST_ROWS = 100
 """Most rows of jobs."""

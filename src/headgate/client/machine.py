@@ -84,14 +84,15 @@ class SharedMachine:
         """
         self._ask(Unbook(id))
 
-    def order(self, kind: ActKind, job: MachineJob) -> None:
-        """Hold a job of any user, release it, let it go first, or stop it.
+    def order(self, kind: ActKind, job: MachineJob) -> bool:
+        """Hold a job of any user, release it, let it go first, or stop it. Returns whether it runs.
 
         Raises:
             HeadgateError: As `reserve`.
         """
         is_stop, is_held = kind is ActKind.STOP, kind is ActKind.HOLD
-        self._ask(OrderJob(job, is_held, kind is ActKind.FIRST, is_stop))
+        answer = self._ask(OrderJob(job, is_held, kind is ActKind.FIRST, is_stop))
+        return answer.get("runs") is True
 
     def drain(self, drained: bool) -> None:
         """Let nothing start any more, or everything again.

@@ -232,6 +232,8 @@ class UserFile:
             elsewhere = (
                 "" if called in known else _elsewhere(called, error["input"], names, known_models)
             )
+            if not elsewhere and called not in known:
+                elsewhere = _misspelt(called, error["input"], names, known_models)
             cure = elsewhere or suggestion(key, known)
             self.problems.append(
                 Problem(where(place[:-1]), self.line(place), f"unknown key {place[-1]!r}", cure)
@@ -412,6 +414,20 @@ def _elsewhere(
         if key in models[name].model_fields:
             return f"it belongs beside `{outer}:`, not below it"
     return ""
+
+
+def _misspelt(
+    key: str, value: object, names: Sequence[str], models: Mapping[str, type[BaseModel]]
+) -> str:
+    """The name that an unknown key is most like, and where it belongs, if that is below a sibling
+    key; empty: it is not. Arguments as of `_elsewhere`.
+    """
+    fields_here = models[names[-1]].model_fields
+    below = [field for name in fields_here if name in models for field in models[name].model_fields]
+    near = difflib.get_close_matches(key, [*fields_here, *below], 1)
+    if not near or near[0] in fields_here:
+        return ""
+    return f"did you mean {near[0]!r}? {_elsewhere(near[0], value, names, models)}"
 
 
 def _short(value: object) -> str:

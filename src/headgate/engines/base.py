@@ -57,6 +57,7 @@ class Slot:
         memory_bytes: Memory limit of its job; None: no limit.
         gpus: Number of the node's GPUs that are its own.
         private: Other users of the node see only whose job it is.
+        takes: Seconds that its job takes from its start: likely, least, most; None: not known.
     """
 
     node: str
@@ -64,6 +65,7 @@ class Slot:
     memory_bytes: int | None = None
     gpus: int = 0
     private: bool = False
+    takes: tuple[float, float, float] | None = None
 
 
 class Listener(ABC):

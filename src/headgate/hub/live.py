@@ -159,7 +159,9 @@ class LiveHub:
         self._components: tuple[Component, ...] = (
             self._nodes,
             # reserve before starting
-            TaskReservations(self._live_runs, self._engines, self._nodes, self._step),
+            TaskReservations(
+                self._live_runs, self._engines, self._nodes, self._step, self._forecasting.left
+            ),
             ActionExecutor(
                 home,
                 self._live_runs,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import threading
+import time
 import traceback
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
@@ -13,7 +14,15 @@ from dataclasses import dataclass, replace
 from headgate.arbiter import asking
 from headgate.arbiter.acts import Act, ActKind
 from headgate.arbiter.events import JobIdles
-from headgate.arbiter.records import Demand, Hub, JobDemand, JobWaits, ResourceGrant, UserPart
+from headgate.arbiter.records import (
+    Demand,
+    Hub,
+    JobDemand,
+    JobWaits,
+    ResourceGrant,
+    Span,
+    UserPart,
+)
 from headgate.engines.base import Slot
 from headgate.engines.remote.wire import Event, Granted, Joined, ReservationWaits, Warned
 from headgate.hub.arbiter_link import ArbiterLink, Heard
@@ -33,10 +42,12 @@ class _TaskParts:
     Args:
         slots: The part of each task.
         is_granted: They may start.
+        begun: When they might (monotonic seconds).
     """
 
     slots: dict[TaskId, Slot]
     is_granted: bool = False
+    begun: float | None = None
 
     def demand(self, key: str) -> JobDemand:
         """The same as the arbiter is asked for it: all tasks together."""
@@ -47,9 +58,18 @@ class _TaskParts:
             1,
             sum(slot.memory_bytes or 0 for slot in slots),
             sum(slot.gpus for slot in slots),
+            left=self._left(),
             name=next(iter(self.slots)).job.name,
             private=any(slot.private for slot in slots),
         )
+
+    def _left(self) -> Span | None:
+        """Seconds that are left of the job, as was expected when it asked; None: not known."""
+        takes = next((slot.takes for slot in self.slots.values()), None)
+        if takes is None:
+            return None
+        past = time.monotonic() - self.begun if self.begun is not None else 0.0
+        return Span(*(max(seconds - past, 0.0) for seconds in takes))
 
 
 class NodeSharing:
@@ -138,7 +158,7 @@ class NodeSharing:
 
     def _grant(self, key: str, gpus: tuple[int, ...]) -> None:
         part = self._parts[key]
-        part.is_granted = True
+        part.is_granted, part.begun = True, time.monotonic()
         names = iter(map(str, gpus))
         of_tasks = {
             task: tuple(name for _, name in zip(range(slot.gpus), names, strict=False))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from headgate.model.endings import OutsideFiles
 from headgate.model.reasons import Facts, StartOver
 from headgate.model.reasons import ReasonKind as Kind
-from headgate.model.units import say_bytes, say_samples, say_seconds
+from headgate.model.units import counted, say_bytes, say_samples, say_seconds
 
 NEXT = ". Next: "
 """Separates a reason from what to do about it."""
@@ -130,10 +130,8 @@ def _moved(facts: Facts) -> str:
 def _tried_with_more(facts: Facts) -> str:
     beside, seconds = facts["beside"], say_seconds(facts["seconds"])
     lent = f"which {', '.join(beside)} {'lend' if len(beside) > 1 else 'lends'} it"
-    return (
-        f"tried on {facts['cores']:g} cores for {seconds}, {lent}: nothing tells yet what they "
-        "bring"
-    )
+    cores = counted(facts["cores"], "core", "g")
+    return f"tried on {cores} for {seconds}, {lent}: nothing tells yet what they bring"
 
 
 def _gpu_shared(facts: Facts) -> str:
@@ -405,7 +403,9 @@ NOTICES: Mapping[Kind, str | Callable[[Facts], str]] = {
     Kind.WROTE_OUTSIDE: _wrote_outside,
     Kind.LEFT_SHARED_MEMORY: _left_shared_memory,
     Kind.KILLED_OUTSIDE: _killed_outside,
-    Kind.NODE_JOINED: "node {node} has come, with {cores:g} cores",
+    Kind.NODE_JOINED: lambda facts: (
+        f"node {facts['node']} has come, with {counted(facts['cores'], 'core', 'g')}"
+    ),
     Kind.NODE_LEFT: lambda facts: (
         f"node {facts['node']} is gone{': ' + facts['text'] if 'text' in facts else ''}"
     ),

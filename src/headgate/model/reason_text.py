@@ -23,7 +23,7 @@ from headgate.model.reasons import CureKind, Facts, PauseKind, Reason
 from headgate.model.reasons import ReasonKind as Kind
 from headgate.model.refusal_text import Templates
 from headgate.model.shortage_text import NAMED, needs_room
-from headgate.model.units import say_bytes, say_seconds
+from headgate.model.units import counted, say_bytes, say_seconds
 
 
 class _ReasonTemplates(Templates):
@@ -98,7 +98,7 @@ def _started(facts: Facts) -> str:
 
 
 def _resized(facts: Facts) -> str:
-    text = f"resized from {facts['before']} to {facts['workers']} workers"
+    text = f"resized from {facts['before']} to {counted(facts['workers'], 'worker', '')}"
     tasks = facts.get("tasks", ())
     if not tasks:
         return text
@@ -156,7 +156,7 @@ def _ready_late(facts: Facts) -> str:
 
 def _outgrew_workers(facts: Facts) -> str:
     workers = facts["workers"]
-    held_by = "1 worker" if workers == 1 else f"{workers} workers"
+    held_by = counted(workers, "worker", "")
     return f"{what_happened(facts['exit'])}; it needs more than {held_by} to hold its model"
 
 
@@ -453,10 +453,14 @@ _WORDS: Mapping[Kind, str | Callable[[Facts], str]] = {
     Kind.ALL_COMPLETING: "all jobs are completing",
     Kind.ON_TRIAL: "tried on two cores for {seconds:g} s, to see what they bring it",
     Kind.LENDS_CORES: "{job} is tried on two cores",
-    Kind.CORES_BUY_STEPS: (
-        "{cores:.2g} cores would bring it {times:.2g} times as many steps as now; {rank}"
+    Kind.CORES_BUY_STEPS: lambda facts: (
+        f"{counted(facts['cores'], 'core', '.2g')} would bring it {facts['times']:.2g} times as "
+        f"many steps as now; {in_words(facts['rank'])}"
     ),
-    Kind.FEW_CORES_DO: "its steps are as fast as they can be on {cores:.2g} cores; {rank}",
+    Kind.FEW_CORES_DO: lambda facts: (
+        f"its steps are as fast as they can be on {counted(facts['cores'], 'core', '.2g')}; "
+        f"{in_words(facts['rank'])}"
+    ),
     Kind.BY_POLICY: "{text}",
     Kind.GOAL_IN_DOUBT: _goal_in_doubt,
     Kind.POLICY_FAILED: "policy {policy!r} failed, shares stay as they are: {error}",

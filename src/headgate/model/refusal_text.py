@@ -7,7 +7,7 @@ from string import Formatter
 from typing import Any
 
 from headgate.model.reasons import Facts, Refusal, RefusalKind
-from headgate.model.units import say_bytes, say_seconds
+from headgate.model.units import counted, say_bytes, say_seconds
 
 
 def refusal_in_words(refusal: Refusal) -> str:
@@ -47,7 +47,7 @@ def _no_room_left(facts: Facts) -> str:
 
 
 _SIZES: Mapping[str, Callable[[Facts], str]] = {
-    "gpus": lambda lack: f"{lack['count']} GPUs",
+    "gpus": lambda lack: counted(lack["count"], "GPU", ""),
     "memory": lambda lack: f"{say_bytes(lack['bytes'])} of memory",
     "nic": lambda lack: f"{say_bytes(lack['bytes'])}/s of its NIC",
 }
@@ -56,7 +56,8 @@ _SIZES: Mapping[str, Callable[[Facts], str]] = {
 def _too_little_gpu_memory(facts: Facts) -> str:
     asked, gpus, count = say_bytes(facts["asked_bytes"]), facts["gpus"], facts["count"]
     if "has_bytes" not in facts:
-        return f"{facts['node']} has {gpus} GPUs, {asked} of GPU memory are asked for"
+        has = counted(gpus, "GPU", "")
+        return f"{facts['node']} has {has}, {asked} of GPU memory are asked for"
     whose = "its GPUs have" if count > 1 or gpus == 1 else "its largest GPU has"
     asked += f" on each of {count} GPUs" if count > 1 else ""
     has = say_bytes(facts["has_bytes"])
@@ -65,7 +66,7 @@ def _too_little_gpu_memory(facts: Facts) -> str:
 
 def _no_room_for_step(facts: Facts) -> str:
     workers = "a worker" if facts["workers"] == 1 else f"{facts['workers']} workers"
-    return f"there is no room for {workers} and a step of {facts['batch']} samples"
+    return f"there is no room for {workers} and a step of {counted(facts['batch'], 'sample', '')}"
 
 
 def _whose(facts: Facts) -> str:
@@ -100,7 +101,7 @@ _REFUSALS: Mapping[RefusalKind, str | Callable[[Facts], str]] = {
         "batch or the cluster"
     ),
     RefusalKind.TOO_FEW_GPUS: lambda facts: (
-        f"{facts['node']} has {facts['has']} GPUs, "
+        f"{facts['node']} has {counted(facts['has'], 'GPU', '')}, "
         + (f"{facts['asked']} are" if "asked" in facts else "one without other jobs is")
         + " asked for"
     ),
@@ -115,7 +116,10 @@ _REFUSALS: Mapping[RefusalKind, str | Callable[[Facts], str]] = {
         f"{say_bytes(facts['needs_bytes'])}"
     ),
     RefusalKind.BATCH_TOO_SMALL: (
-        "{workers} workers are asked for, a step has {batch} samples to divide"
+        lambda facts: (
+            f"{counted(facts['workers'], 'worker', '')} are asked for, a step has "
+            f"{counted(facts['batch'], 'sample', '')} to divide"
+        )
     ),
     RefusalKind.TRAINS_ALONE: "{workers} workers are asked for, it trains in one task: {text}",
     RefusalKind.NO_ROOM_FOR_STEP: _no_room_for_step,
@@ -127,5 +131,5 @@ def _each(refusals: Sequence[Refusal]) -> str:
 
 
 def _size(facts: Facts) -> str:
-    cores = f"{facts['cores']:g} cores"
+    cores = counted(facts["cores"], "core", "g")
     return cores if facts["nodes"] == 1 else f"{facts['nodes']} nodes with {cores}"

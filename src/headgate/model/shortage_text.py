@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from headgate.model.reasons import Facts, KeepsRoom
-from headgate.model.units import say_bytes, say_time
+from headgate.model.units import counted, say_bytes, say_time
 
 NAMED = 3
 """Most jobs named in a sentence."""
@@ -69,7 +69,7 @@ def shortage_in_words(lacks: Facts) -> str:
     """What a job that waits for room lacks, from the facts of its `Shortage`."""
     kind, count = lacks["kind"], lacks.get("count", 1)
     if kind == "gpus":
-        return "1 GPU" if count == 1 else f"{count} GPUs"
+        return counted(count, "GPU", "")
     if kind == "memory":
         return _memory(lacks, count)
     if kind == "grant":
@@ -78,7 +78,7 @@ def shortage_in_words(lacks: Facts) -> str:
     if kind == "probe":
         return "the memory that the first job of its script takes"
     if kind in _BOUNDED:
-        jobs = "1 job" if count == 1 else f"{count} jobs"
+        jobs = counted(count, "job", "")
         return f"a slot: at most {jobs} {_BOUNDED[kind]}at once"
     gpus = f"GPU {', '.join(map(str, lacks.get('gpus', ())))} of node {lacks.get('node', '')}"
     if kind == "gpu-unseen":

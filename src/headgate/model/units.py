@@ -136,6 +136,16 @@ def say_bits(bytes_per_second: float) -> str:
     return f"{float(f'{value:.3g}'):g} {unit}"
 
 
+def counted(number: float, noun: str, form: str = ",") -> str:
+    """A number with its noun: `1 job`, `3 jobs`, `0.5 cores`.
+
+    Args:
+        form: Format of the number, as `g`.
+    """
+    said = format(number, form)
+    return f"{said} {noun}" if said == "1" else f"{said} {noun}s"
+
+
 def say_percent(part: float, digits: int = 0) -> str:
     """A fraction in percent: `54 %`."""
     return f"{part * 100:.{digits}f} %"

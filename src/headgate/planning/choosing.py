@@ -14,7 +14,7 @@ from headgate.model.errors import UsageError
 from headgate.model.jobs import Job
 from headgate.model.plans import Plan, Prediction
 from headgate.model.profiles import Profile
-from headgate.model.units import say_percent, say_samples
+from headgate.model.units import counted, say_percent, say_samples
 from headgate.planning.candidates import candidates, tells
 from headgate.planning.interference import Interference
 from headgate.planning.joining import alone
@@ -280,12 +280,8 @@ def expected(prediction: Prediction) -> str:
 
 def in_words(plan: Plan) -> str:
     """A plan in a few words: strategy, tasks and nodes."""
-    workers = "1 worker" if plan.workers == 1 else f"{plan.workers} workers"
-    if plan.strategy == "roles":
-        workers = f"{plan.workers} tasks"
-    servers = ""
-    if plan.servers:
-        servers = " and 1 server" if plan.servers == 1 else f" and {plan.servers} servers"
+    workers = counted(plan.workers, "task" if plan.strategy == "roles" else "worker", "")
+    servers = f" and {counted(plan.servers, 'server', '')}" if plan.servers else ""
     counter = Counter((*plan.worker_nodes, *plan.server_nodes))
     named = [name if count == 1 else f"{name} ({count})" for name, count in counter.items()]
     on = ", ".join(named) if len(named) <= _NAMED else f"{len(named)} nodes"

@@ -10,18 +10,23 @@ from headgate.model.events import Event, Notice
 from headgate.model.identifiers import TaskId
 from headgate.model.reason_text import in_words
 from headgate.model.shares import FIELDS, Share, Unlimited
-from headgate.model.units import say_time
+from headgate.model.units import counted, say_time
 from headgate.recorded.events import LoggedEvent, Unreadable
-from headgate.reports.words import counted, listed, say
+from headgate.reports.words import listed, say
 
 _LIMITS = {
     "cpu_weight": "CPU weight {}",
-    "cpu_cap_cores": "at most {} cores",
+    "cpu_cap_cores": "at most {}",
     "memory_bytes": "at most {} of memory",
     "disk_bytes_per_second": "at most {} from and to disk",
     "gpu_fraction": "{} of its GPU's time",
 }
-_UNITS = {"memory_bytes": "B", "disk_bytes_per_second": "B/s", "gpu_fraction": "%"}
+_UNITS = {
+    "cpu_cap_cores": "cores",
+    "memory_bytes": "B",
+    "disk_bytes_per_second": "B/s",
+    "gpu_fraction": "%",
+}
 _MARKS = {"event": "←", "action": "→", "notice": "·"}
 
 
@@ -98,7 +103,7 @@ def _asked(
             return f"asked to have {counted(workers, 'worker')}"
         case events.ChangeRequested(_, spec):
             most = spec.limits.cores
-            cores = f"at most {say(most)} cores" if most is not None else "no limit of cores"
+            cores = f"at most {say(most, 'cores')}" if most is not None else "no limit of cores"
             return f"its user set priority {say(spec.priority)}, {cores}"
         case events.MoveRequested(_, plan, reason):
             return f"asked to move to {counted(plan.workers, 'worker')}: {in_words(reason)}"
@@ -120,7 +125,7 @@ def _decided(action: actions.Action) -> str:
             return f"from now on {_granted(action)}: {in_words(action.reason)}"
         case actions.TryJob(_, cores, seconds, beside):
             names = listed([job.name for job in beside])
-            return f"tried on {say(cores)} cores for {say(seconds, 's')}, lent by {names}"
+            return f"tried on {say(cores, 'cores')} for {say(seconds, 's')}, lent by {names}"
         case actions.ShareGpu(reason=reason) | actions.BoundRun(reason=reason):
             return in_words(reason)
         case actions.StopTask(_, grace, reason, leaves):
@@ -160,7 +165,7 @@ def _read(
 ) -> str:
     match reading:
         case events.Usage(_, cores, memory):
-            return f"uses {say(cores)} cores and {say(memory, 'B')}"
+            return f"uses {say(cores, 'cores')} and {say(memory, 'B')}"
         case progress.Progress(_, step, epoch, loss=loss):
             parts = (("step", step), ("epoch", epoch), ("loss", loss))
             values = [f"{name} {value:.6g}" for name, value in parts if value is not None]
@@ -197,7 +202,7 @@ def _happened(event: Event) -> str:
         ):
             return _of_task(event)
         case events.NodeJoined(node):
-            return f"node {node.name} is there: {say(node.cores)} cores"
+            return f"node {node.name} is there: {say(node.cores, 'cores')}"
         case events.NodeLeft(node, _, for_good):
             return f"node {node} is gone" + (" for good" if for_good else "")
         case events.SlotsStated(jobs):
@@ -250,7 +255,7 @@ def _of_task(
 
 def _granted(action: actions.StartTask | actions.SetShare) -> str:
     limits = [_limit(name, action.share) for name in FIELDS]
-    entitled = f"{say(action.entitled_cores)} cores when all are busy"
+    entitled = f"{say(action.entitled_cores, 'cores')} when all are busy"
     return ", ".join([entitled, *(limit for limit in limits if limit)])
 
 

@@ -25,13 +25,13 @@ from headgate.diagnosis.findings import Finding, FindingKind, WaitedFacts
 from headgate.diagnosis.verdicts import besides, findings, verdict
 from headgate.diagnosis.what_if import Speedup, Speedups
 from headgate.model.reason_text import in_words
-from headgate.model.units import say_percent, say_seconds
+from headgate.model.units import counted, say_percent, say_seconds
 from headgate.recorded.recording import Recording
 from headgate.reports.findings import why
 from headgate.reports.history import OtherRuns, beside, slower_than_before
 from headgate.reports.missing import missing_reading, no_figure
 from headgate.reports.remedies import next_step
-from headgate.reports.words import MISSING, counted, culprit_named, listed, say_moment
+from headgate.reports.words import MISSING, culprit_named, listed, say_moment
 
 SPEED_COLUMNS = ("× 1.25", "× 2", "No limit")
 _MOST_WITH_HISTORY = 24

@@ -34,7 +34,7 @@ from headgate.diagnosis.granted import Source, ThreadGrant
 from headgate.model.job_states import NAMED_BY_REASON
 from headgate.model.reason_text import in_words, what_happened, what_to_do
 from headgate.model.reasons import ReasonKind
-from headgate.model.units import say_bits, say_bytes, say_percent, say_seconds
+from headgate.model.units import counted, say_bits, say_bytes, say_percent, say_seconds
 from headgate.reports.missing import missing_reading
 from headgate.reports.remedies import setting_in_words
 from headgate.reports.words import culprit_named, said_neighbour, say, say_ways
@@ -336,7 +336,7 @@ def _own_parts(own: float, usual: float) -> str:
 
 def _slow_node(finding: Finding, account: Account) -> str:
     facts: SlowNodeFacts = finding.facts
-    cores = f" ({facts.cores:g} cores)" if facts.cores else ""
+    cores = f" ({counted(facts.cores, 'core', 'g')})" if facts.cores else ""
     if facts.limited:
         own, usual = say_percent(facts.own), say_percent(facts.usual)
         held = f"held it back for {own} of the time, the others for {usual}"

@@ -49,8 +49,8 @@ class RunVerdicts:
 
     @classmethod
     def of(cls, run: Recording, accounts: Sequence[Account]) -> RunVerdicts:
+        from headgate.model.units import counted
         from headgate.reports.explained import account_as_json, as_lines, verdict_as_json
-        from headgate.reports.words import counted
 
         begun = [account for account in accounts if account.elapsed > 0.0]
         verdicts = {account.job: verdict_as_json(account) for account in begun}

@@ -14,7 +14,7 @@ from headgate.diagnosis.verdicts import verdict
 from headgate.model.job_states import FAULTS
 from headgate.model.profiles import Dataset, Profile, TimeFit
 from headgate.model.records import read
-from headgate.model.units import say_bytes
+from headgate.model.units import counted, say_bytes
 from headgate.recorded.faults import KIND, survived
 from headgate.recorded.jobs import RecordedJob, RecordedTask
 from headgate.recorded.recording import Recording
@@ -24,7 +24,6 @@ from headgate.reports.frames import frames
 from headgate.reports.step_drawing import drawing, keys, ordered, span_colour
 from headgate.reports.templates import Markup, render
 from headgate.reports.words import (
-    counted,
     planned,
     said_gpus,
     said_threads,

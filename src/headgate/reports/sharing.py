@@ -19,11 +19,11 @@ from headgate.diagnosis.fairness import (
     shares_of,
 )
 from headgate.diagnosis.fairness import sharing as found_of
-from headgate.model.units import say_percent
+from headgate.model.units import counted, say_percent
 from headgate.recorded.recording import Recording
 from headgate.reports.history import OtherRuns
 from headgate.reports.templates import Markup, render
-from headgate.reports.words import MISSING, counted, listed
+from headgate.reports.words import MISSING, listed
 
 _LACKS: Mapping[MissingRate | None, str] = {
     MissingRate.OWN_STEPS: (

@@ -11,13 +11,14 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
+from headgate.model.units import counted
 from headgate.recorded.usage import Array, TimeBuckets, settings
 from headgate.reports.figures import BUCKETS, Line, Plot, job_colour
 from headgate.reports.frames import frames, payload
 from headgate.reports.html import document
 from headgate.reports.saving import save
 from headgate.reports.templates import render
-from headgate.reports.words import counted, say
+from headgate.reports.words import say
 from headgate.simulation import Figures, Outcome, Trace
 from headgate.simulation.results import completions, presence
 from headgate.simulation.user_figures import DivisionFigures

@@ -22,7 +22,7 @@ from jinja2 import (
 from jinja2.bccache import Bucket
 from markupsafe import Markup
 
-from headgate.model.units import say_bits, say_bytes, say_seconds
+from headgate.model.units import counted, say_bits, say_bytes, say_seconds
 from headgate.reports import words
 from headgate.reports.figures import job_colour
 
@@ -88,7 +88,7 @@ def _environment(room: str) -> Environment:
     made.globals |= {
         "say": words.say,
         "say_loss": words.say_loss,
-        "counted": words.counted,
+        "counted": counted,
         "MISSING": words.MISSING,
     }
     made.globals["job_colour"] = lambda index: job_colour(index)[0]

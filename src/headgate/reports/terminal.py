@@ -11,7 +11,7 @@ from rich.text import Text
 
 from headgate.diagnosis.job_figures import JobFigures, figures
 from headgate.model.job_states import FAULTS
-from headgate.model.units import say_bits, say_seconds
+from headgate.model.units import counted, say_bits, say_seconds
 from headgate.recorded.jobs import RecordedTask
 from headgate.recorded.reader import told_as_damage
 from headgate.recorded.recording import NODE, Recording, read
@@ -23,7 +23,6 @@ from headgate.reports.sparkline import sparkline
 from headgate.reports.table_parts import TableColumn, tables
 from headgate.reports.words import (
     MISSING,
-    counted,
     planned,
     said_gpus,
     say,

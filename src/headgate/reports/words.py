@@ -9,7 +9,7 @@ from headgate.diagnosis.job_figures import JobFigures
 from headgate.model.profiles import Profile
 from headgate.model.reason_text import in_words
 from headgate.model.reasons import Reason
-from headgate.model.units import say_bytes, say_percent, say_seconds
+from headgate.model.units import counted, say_bytes, say_percent, say_seconds
 from headgate.recorded.jobs import RecordedJob, RecordedNode
 from headgate.recorded.recording import Recording
 
@@ -58,6 +58,8 @@ def say(value: float | None, unit: str = "") -> str:
         if abs(value) >= 1000 or (value == int(value) and abs(value) < 1e15)
         else f"{value:.3g}"
     )
+    if unit == "cores" and digits == "1":
+        unit = "core"
     return f"{digits} {unit}".strip()
 
 
@@ -78,11 +80,6 @@ def say_step_time(seconds: float) -> str:
 def say_moment(seconds: float | None) -> str:
     """A time of the run, to a tenth of a second: readings are no denser."""
     return MISSING if seconds is None else say_seconds(round(seconds, 1))
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 job`, `3 jobs`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def said_neighbour(name: str) -> str:

@@ -14,6 +14,7 @@ from headgate.model.errors import UsageError
 from headgate.model.job_choices import Contract
 from headgate.model.jobs import Job
 from headgate.model.plans import Plan
+from headgate.model.units import counted
 from headgate.scripts import contracts
 from headgate.scripts.distributed_scripts import TRAINERS
 from headgate.scripts.facts import ScriptFacts
@@ -99,7 +100,7 @@ def resolved(job: Job, facts: ScriptFacts) -> tuple[Job, str]:
     if (command := facts.launcher) is not None:
         job = _without(job, command, facts)
         many = job.plan.workers if job.plan is not None else 1
-        how = "starts 1 worker" if many == 1 else f"starts {many} workers"
+        how = f"starts {counted(many, 'worker', '')}"
         number_hint = (
             "" if command.workers is not None or many > 1 else "; --workers sets their number"
         )

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headgate.reports.words import counted
+from headgate.model.units import counted
 from headgate.studies.cell_sharing import CellSharing, gain_in_words, sharing, sharing_in_words
 from headgate.studies.cells import METRICS, Floors, Metric, Place, StudyCell, place_of
 from headgate.studies.journal import Measurement

@@ -16,10 +16,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from headgate.model.units import counted
 from headgate.reports.html import document
 from headgate.reports.saving import save
 from headgate.reports.templates import render
-from headgate.reports.words import counted
 from headgate.studies.findings import Effect, Findings
 from headgate.studies.journal import Measurement
 from headgate.studies.published import comparisons

@@ -7,6 +7,7 @@ from typing import Any
 from headgate.client.run import Run
 from headgate.hub.changes import Changes
 from headgate.model.errors import NotFoundError, UsageError
+from headgate.model.units import counted
 
 
 def act(run: Run, name: str, request: Any) -> str:
@@ -46,7 +47,7 @@ def act(run: Run, name: str, request: Any) -> str:
         case "resize":
             workers = request.get("workers", 0)
             run.set(job, workers=workers)
-            return f"{subject} is being resized to {workers} workers"
+            return f"{subject} is being resized to {counted(workers, 'worker')}"
         case "set":
             changes = {
                 field: request[field]

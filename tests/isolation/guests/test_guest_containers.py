@@ -251,7 +251,7 @@ def test_a_dry_run_and_doctor_tell_of_it(user: User) -> None:
     user.variables[EMULATION] = "uml"
     user.write("train.py", "print('loss 1.0')\n")
     told = user.types("run", "train.py", *BOXED, "--mount", "/var/lib:/of/mine", "--dry-run")
-    assert "boot a guest (uml, its own kernel, 1 cores)" in told.stdout
+    assert "boot a guest (uml, its own kernel, 1 core)" in told.stdout
     assert (
         f"runc run, image host, as {os.geteuid()}:{os.getegid()}, in the network of the guest"
         in told.stdout

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headgate import engines
+from headgate.arbiter.records import Span
 from headgate.engines.base import LOCAL, Engine, EngineSpec, Listener, Slot
 from headgate.hub.parts import Component
 from headgate.hub.parts.nodes import Nodes
@@ -237,11 +238,18 @@ class TaskReservations(Component):
         engines: Engines that keep the reservations.
         nodes: Nodes of the engines.
         step: Sends an event to the controller when a job should move to a new node.
+        left: Seconds that a job takes or has left; None: not known.
     """
 
     def __init__(
-        self, live_runs: LiveRuns, engines: Engines, nodes: Nodes, step: Callable[[Event], None]
+        self,
+        live_runs: LiveRuns,
+        engines: Engines,
+        nodes: Nodes,
+        step: Callable[[Event], None],
+        left: Callable[[JobId], Span | None],
     ) -> None:
+        self._left = left
         self._live_runs = live_runs
         self._engines = engines
         self._nodes = nodes
@@ -446,7 +454,9 @@ class TaskReservations(Component):
         cores = stated if stated is not None else parts.get(place, start.entitled_cores)
         gpus = len(start.gpus) if start.gpus is not None and start.spec.limits.gpus else 0
         memory = start.spec.limits.memory_bytes
-        return Slot(start.node, _fraction(cores), memory, gpus, start.spec.private)
+        left = self._left(start.job)
+        takes = (left.likely, left.least, left.most) if left is not None else None
+        return Slot(start.node, _fraction(cores), memory, gpus, start.spec.private, takes)
 
 
 def _amount(slot: Slot, states_cores: bool = True) -> _Amount:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from headgate.arbiter.asking import job_of
 from headgate.arbiter.messages import AskHold, HubRequest
 from headgate.arbiter.records import HoldAsked, JobHeld
-from headgate.hub.parts.proof import MOST_SECONDS, Boxes, JobPause
+from headgate.hub.parts.proof import MOST_SECONDS, Boxes, JobPause, step_gate
 from headgate.hub.state.runs import LiveRuns
 from headgate.model.defaults import variable_of
 from headgate.model.errors import IsolationError
@@ -91,8 +91,12 @@ class OthersHolds:
         held: Window | None = None
         if not why:
             boxes = [box for task, box in self._boxes().items() if task.job == job]
+            attempt = self._live_runs.runs[job.run].jobs[job.name].current
+            gate = step_gate(attempt, asyncio.get_running_loop())
+            # how long its steps take may not be known: half of the time is left for one
+            pause = JobPause(boxes, gate, settles=asked.seconds)
             try:
-                held = await asyncio.to_thread(JobPause(boxes, None).hold, asked.seconds)
+                held = await asyncio.to_thread(pause.hold, asked.seconds)
                 why = "" if held is not None and boxes else "it has no task that can be held"
             except IsolationError as error:
                 why = str(error)[:100]

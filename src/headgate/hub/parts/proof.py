@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from headgate.forecast.job_tracker import StepTimes, Trackers
+from headgate.hub.state.attempt import Attempt
 from headgate.hub.state.run import LiveRun
 from headgate.isolation.base import Box
 from headgate.model.errors import IsolationError
@@ -346,14 +347,7 @@ class ProofUnderWay:
         """A function that pauses a job between two steps; None: its processes are paused instead.
         Any thread may call it.
         """
-        attempt = self.run.jobs[name].current if name in self.run.jobs else None
-        if attempt is None or not attempt.pauses_by_gate:
-            return None
-
-        def gate(paused: bool) -> None:
-            self._loop.call_soon_threadsafe(attempt.pause, paused)
-
-        return gate
+        return step_gate(self.run.jobs[name].current, self._loop) if name in self.run.jobs else None
 
     def _takes_turns(self, name: str) -> bool:
         """Whether a job takes turns on a GPU."""
@@ -371,6 +365,21 @@ def _arrays(steps: StepTimes) -> tuple[Array, Array]:
     import numpy as np
 
     return np.array(steps.times), np.array(steps.steps)
+
+
+def step_gate(
+    attempt: Attempt | None, loop: asyncio.AbstractEventLoop
+) -> Callable[[bool], None] | None:
+    """A function that pauses a job between two steps, so that it gives up its turn on a GPU; None:
+    it takes none, and its processes are paused instead. Any thread may call it.
+    """
+    if attempt is None or not attempt.pauses_by_gate:
+        return None
+
+    def gate(paused: bool) -> None:
+        loop.call_soon_threadsafe(attempt.pause, paused)
+
+    return gate
 
 
 class JobPause:

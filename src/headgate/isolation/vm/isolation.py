@@ -39,7 +39,7 @@ from headgate.model.cluster import Place
 from headgate.model.endings import Exit
 from headgate.model.errors import IsolationError
 from headgate.model.shares import UNLIMITED, Lever, Share, Uncontrolled
-from headgate.model.units import say_bytes
+from headgate.model.units import counted, say_bytes
 
 PREFIX = "headgate-vm-"
 """Prefix of every guest's folder. No other folder is ever removed."""
@@ -211,7 +211,8 @@ class VmIsolation(ProcessIsolation):
         memory = share.memory_bytes if isinstance(share.memory_bytes, int) else None
         try:
             machine = probe.machine()
-            how = f"{machine.name}, {machine.kernel or 'its own kernel'}, {machine.cores} cores"
+            cores = counted(machine.cores, "core")
+            how = f"{machine.name}, {machine.kernel or 'its own kernel'}, {cores}"
         except IsolationError as error:
             how = f"not here: {error}"
         writes = ", ".join(

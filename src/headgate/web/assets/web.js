@@ -24,6 +24,7 @@
     if (text && !stays) setTimeout(() => { if (place.textContent === text) place.hidden = true; }, 12000 + 60 * text.length);
   };
   const jobPath = (run, job) => `/runs/${encodeURIComponent(run)}/jobs/${encodeURIComponent(job)}`;
+  const coresText = (cores) => `${digits(cores)} core${digits(cores) === "1" ? "" : "s"}`;
   const seconds = (value) => {
     if (value < 1) return digits(value) + " s";
     if (value < 90) return Math.round(value) + " s";
@@ -86,7 +87,7 @@
     ["loss", "", (job) => number(job.loss, (v) => String(Number(v.toPrecision(4))))],
     [CHOSEN, "of-choice", (job) => { const value = figureOf(job, chosen); return number(value, (v) => (typeof v === "number" ? digits(v) : v)); }],
     ["verdict", "text", (job, run) => (job.verdict ? [job.verdict.kind + (lost(job, run) > 0.01 ? ` −${digits(Math.round(lost(job, run) * 100))} %` : ""), lost(job, run)] : ["", -1])],
-    ["share", "", (job) => number(job.share || null, (v) => digits(v) + " cores")],
+    ["share", "", (job) => number(job.share || null, (v) => coresText(v))],
     ["cpu", "", (job) => number(job.cpu, digits)],
     ["memory", "", (job) => number(job.memory, bytes)],
     ["gpu", "text", (job) => [job.gpus.length ? job.gpus.join(", ") + (job.gpu_busy === null ? "" : ` ${digits(job.gpu_busy * 100)} %`) : "", job.gpus.length]],
@@ -343,7 +344,7 @@
     at("drained").hidden = !machine.drained;
     at("users").tBodies[0].replaceChildren(...jobs.slice(0, MOST_EVENTS).map((job) => {
       const { cores, workers, memory_bytes: memory, gpus } = job.demand;
-      const needs = [cores ? `${digits(cores)} cores` : "", memory ? bytes(workers * memory) : "", job.gpus.length ? `GPU ${job.gpus.join(", ")}` : "", !job.gpus.length && gpus ? `${workers * gpus} GPUs` : ""];
+      const needs = [cores ? coresText(cores) : "", memory ? bytes(workers * memory) : "", job.gpus.length ? `GPU ${job.gpus.join(", ")}` : "", !job.gpus.length && gpus ? `${workers * gpus} GPU${workers * gpus === 1 ? "" : "s"}` : ""];
       const ahead = (at) => seconds(Math.max(at - machine.at, 0));
       let start = job.since !== null ? `${seconds(machine.at - job.since)} ago` : "not known";
       if (job.at !== null) start = `in about ${ahead(job.at)}${job.latest !== null ? `, at the latest ${ahead(job.latest)}` : ""}`;
