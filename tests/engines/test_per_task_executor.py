@@ -8,7 +8,7 @@ import os
 import select
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -44,15 +44,17 @@ class Waiting(ProcessIsolation):
         self.begun: list[TaskId] = []
 
     def start_unless(
-        self, stopped: threading.Event, launch: Launch, share: Share, output_fd: int
+        self,
+        stopped: threading.Event,
+        launch: Launch,
+        share: Share,
+        output_fd: int,
+        made: Callable[[Box], None],
     ) -> Box:
         self.begun.append(launch.task)
         if launch.task.split("/")[1].startswith("never") and stopped.wait(SECONDS):
             raise IsolationError("nobody answers")
-        return super().start_unless(stopped, launch, share, output_fd)
-
-    def start(self, launch: Launch, share: Share, output_fd: int) -> Box:
-        box = super().start(launch, share, output_fd)
+        box = super().start_unless(stopped, launch, share, output_fd, made)
         self.boxes[launch.task] = box
         if launch.task.split("/")[1].startswith("slow"):
             self.answered.wait(SECONDS)

@@ -36,6 +36,33 @@ SAVES = """
         open("saved", "w").write("here")
         time.sleep(1000)
 """
+BEGINS = """
+    import os, time
+    with open("begun", "a") as file:
+        print("begun", file=file)
+    while not os.path.exists("go"):
+        time.sleep(0.02)
+"""
+DIES = """
+    import os, signal
+    from headgate.isolation.spawning import Spawned
+    from headgate.testing import wait
+
+    release = Spawned.release
+
+    def dies(child, program):
+        try:
+            os.mkdir("{died}")
+        except FileExistsError:
+            return release(child, program)
+        if "{moment}" == "after":
+            release(child, program)
+            wait.until(lambda: os.path.exists("{begun}"))
+        print("here", file=open("{died}/here", "w"), flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    Spawned.release = dies
+"""
 JOBS = """
     jobs:
       - {name: counts, script: counts.py, priority: 2}
@@ -186,6 +213,23 @@ def test_a_job_whose_end_nobody_saw_is_not_run_again(user: User) -> None:
     user.types("ps")
     counts = user.sees_state("counts", "failed")
     assert "lost with its hub; run it again" in counts["reason"]
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_hub_that_dies_as_a_job_begins_begins_it_once(moment: str, user: User) -> None:
+    user.warm = False  # the hub imports what kills it
+    begun = user.folder / "begun"
+    dies = DIES.format(died=user.folder / "died", begun=begun, moment=moment)
+    user.write("sitecustomize.py", dies)
+    user.variables["PYTHONPATH"] = str(user.folder)
+    user.write("once.py", BEGINS)
+    user.detaches("once.py")
+    user.sees("died/here")
+    user.types("ps")
+    user.sees("begun")
+    user.touch("go")
+    once = user.sees_state("once", "done")
+    assert (user.sees("begun"), once["attempt"]) == ("begun\n", 1)
 
 
 def as_of_another_boot(home: Path, run: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import marshal
 import os
 import resource
 import signal
@@ -149,7 +150,8 @@ def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
         output_of(launch("/bin/true", cwd=tmp_path / "gone"))
 
 
-def test_a_process_whose_starter_died_does_not_become_the_task() -> None:
+@pytest.mark.parametrize("order", [b"", marshal.dumps(("/bin/true", [], {}))[:-1]])
+def test_a_process_whose_starter_died_does_not_become_the_task(order: bytes) -> None:
     ours, theirs = socket.socketpair()
     keeper, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs, its:
@@ -158,8 +160,10 @@ def test_a_process_whose_starter_died_does_not_become_the_task() -> None:
         waiting = subprocess.Popen(words, pass_fds=fds)
     with keeper:
         assert int(keeper.recv(4096).split()[0]) != waiting.pid
+        ours.sendall(order)
         ours.close()
-        assert json.loads(keeper.recv(4096))["status"] == 125
+        end = json.loads(keeper.recv(4096))
+        assert (end["status"], end["begun"]) == (125, False)
     assert waiting.wait(timeout=60) == 0
 
 

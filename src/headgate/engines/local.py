@@ -248,7 +248,7 @@ class LocalEngine(Engine):
         self._in_turn(
             launch.task,
             isolation,
-            lambda: self._box(isolation, start.stopped, full_launch, share),
+            lambda: self._box(isolation, start, full_launch, share, log),
             lambda done: self._begun(launch, isolation, log, done),
         )
 
@@ -257,6 +257,9 @@ class LocalEngine(Engine):
     ) -> None:
         id = launch.task
         start = self._starts.pop(id)
+        is_closing = self._closing_at is not None
+        if start.is_registered and self._registry and (is_closing or done.exception()):
+            self._registry.remove(id)
         try:
             box, read_end = done.result()
         except Exception as error:  # noqa: BLE001  # as above
@@ -266,21 +269,13 @@ class LocalEngine(Engine):
             else:
                 self._not_started(id, error)
             return
-        if self._closing_at is not None:
+        if is_closing:
             os.close(read_end)
             refusal = HeadgateError("this engine is closing")
             self._in_turn(id, isolation, box.close, lambda _: self._not_started(id, refusal))
             return
         asks = launch.stop_signal
         task = self._task(id, isolation, box, start.key, read_end, log, asks)
-        if self._registry is not None:
-            if launch.outlives:
-                box.plan_keeping(log, self._channel.parent)
-            gpus = None if launch.gpus is None else list(launch.gpus)
-            of_launch = {"stop_signal": asks, "key": start.key, "gpus": gpus}
-            of_launch |= {"attempt": launch.attempt, "isolation": isolation.name}
-            self._registry.add(task.id, {**of_launch, **box.record()}, read_end, log)
-            box.keep(read_end)
         self._attend(task)
         for command in start.held:
             self._loop.guarded(command)
@@ -356,13 +351,26 @@ class LocalEngine(Engine):
         self._executor.forgo(id)
 
     def _box(
-        self, isolation: Isolation, stopped: threading.Event, launch: Launch, share: Share
+        self, isolation: Isolation, start: PendingStart, launch: Launch, share: Share, log: str
     ) -> tuple[Box, int]:
         """Start a task. Returns its box, and the descriptor of its output."""
         columns = launch.env.get("COLUMNS", "")
         read_end, write_end = terminal(columns) if launch.tty else os.pipe2(os.O_CLOEXEC)
+
+        def made(box: Box) -> None:
+            if self._registry is None:
+                return
+            if launch.outlives:
+                box.plan_keeping(log, self._channel.parent)
+            gpus = None if launch.gpus is None else list(launch.gpus)
+            of_launch = {"stop_signal": launch.stop_signal, "key": start.key, "gpus": gpus}
+            of_launch |= {"attempt": launch.attempt, "isolation": isolation.name}
+            self._registry.add(launch.task, {**of_launch, **box.record()}, read_end, log)
+            start.is_registered = True
+            box.keep(read_end)
+
         try:
-            box = isolation.start_unless(stopped, launch, share, write_end)
+            box = isolation.start_unless(start.stopped, launch, share, write_end, made)
         except BaseException:
             os.close(read_end)
             raise

@@ -43,12 +43,13 @@ class BoxRegistry(Protocol):
 
 @dataclass(slots=True)
 class PendingStart:
-    """A task that is being started: its key, whether it is to be stopped, and actions to take once
-    it runs.
+    """A task that is being started: its key, whether it is to be stopped, whether the registry has
+    its box, and actions to take once it runs.
     """
 
     key: str
     stopped: threading.Event = field(default_factory=threading.Event)
+    is_registered: bool = False
     held: list[Callable[[], None]] = field(default_factory=list)
 
 

@@ -184,8 +184,9 @@ def _job(
     # rows of the last moments may be missing
     if rebooted or box is None or box["boot"] != boot_id() or box["attempt"] < attempt:
         box = None
-    if box is not None and not _is_told(box):
-        # it may have come to its end: only what can resume begins again
+    has_begun = box is not None and _written_end(box).get("begun", True)
+    if box is not None and not (has_begun and _is_told(box)):
+        # what may have come to its end only begins again if it can resume
         sweep(box)
         box = None
     starts = [task["started"] for task in tasks.values() if task["attempt"] == attempt]
@@ -201,7 +202,7 @@ def _job(
     else:
         has_run = any(task["pid"] is not None for task in tasks.values())
         is_frozen = state == "paused" and any(task["ended"] is None for task in tasks.values())
-        gone = (state in ("running", "stopping") or is_frozen) and has_run
+        gone = has_begun or ((state in ("running", "stopping") or is_frozen) and has_run)
         lost = Reason.of(ReasonKind.LOST_WITH_HUB, rebooted=rebooted) if gone else None
         then = TakenUp("waiting", attempt, lost=lost)
     return FormerJob(row, position, tasks, box, checkpoint, ended, steps, then)
@@ -218,8 +219,14 @@ def _is_told(box: Mapping[str, Any]) -> bool:
 
 def _ended(box: Mapping[str, Any], began: float) -> float | None:
     """When a task ended that no hub saw, as its keeper wrote down (s of the run)."""
+    at = _written_end(box).get("at")
+    return None if at is None else at - began
+
+
+def _written_end(box: Mapping[str, Any]) -> Mapping[str, Any]:
+    """How a task ended, as its keeper wrote down; empty: it did not, or not yet."""
     try:
-        end = json.loads(Path(box["keeper"]["places"]["end"]).read_text())
-        return float(end["at"]) - began
-    except (OSError, ValueError, KeyError):  # it goes on
-        return None
+        end: Mapping[str, Any] = json.loads(Path(box["keeper"]["places"]["end"]).read_text())
+    except (OSError, ValueError):
+        return {}
+    return end

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -263,14 +263,25 @@ class Isolation(ABC):
         """
 
     def start_unless(
-        self, stopped: threading.Event, launch: Launch, share: Share, output_fd: int
+        self,
+        stopped: threading.Event,
+        launch: Launch,
+        share: Share,
+        output_fd: int,
+        made: Callable[[Box], None],
     ) -> Box:
         """As `start`, for a task that may be stopped meanwhile.
 
         A start that waits for another program to be ready fails as soon as `stopped` is set. A
         start that waits for an answer ends with that answer.
+
+        Args:
+            made: Called with the box. A task that may outlive this process begins only then: what
+                has begun is known to the next one.
         """
-        return self.start(launch, share, output_fd)
+        box = self.start(launch, share, output_fd)
+        made(box)
+        return box
 
     @abstractmethod
     def describe(self, launch: Launch, share: Share) -> Sequence[str]:

@@ -32,10 +32,13 @@ class Keeper:
         hub: Descriptor of the socket to the hub.
         outlives: Whether the child is to outlive the hub. Then it ends with a hub that dies before
             `keep`, because no other will know it.
+        refused: Descriptor of a pipe. The child writes to it if it ends without having become the
+            task.
     """
 
-    def __init__(self, child: int, hub: int, outlives: bool) -> None:
+    def __init__(self, child: int, hub: int, outlives: bool, refused: int) -> None:
         self._child = child
+        self._refused = refused
         self._outlives = outlives
         self._hub: socket.socket | None = socket.socket(fileno=hub)
         self._listener: socket.socket | None = None
@@ -87,6 +90,7 @@ class Keeper:
             "cpu_seconds": used.ru_utime + used.ru_stime,
             "largest_kib": used.ru_maxrss,
             "at": time.monotonic(),
+            "begun": not os.read(self._refused, 1),
         }
         if self._places and self._hub is not None:
             self._write_end()  # it may be told to nobody

@@ -7,7 +7,8 @@ no keeper. The child waits for its order on FD, a socket to the hub. Meanwhile t
 its box, so that no instruction of the task runs elsewhere. The child
 answers `+` when it is about to become the task, and the error number if that fails. A task that has
 begun has closed FD. If it cannot enter the place in its order, it answers `-`, the error number, a
-space and what it tried.
+space and what it tried. If no whole order comes, because the hub is gone, it tells its keeper that
+it has not begun.
 """
 
 from __future__ import annotations
@@ -25,14 +26,16 @@ REFUSED = b"-"
 
 def main() -> None:
     channel, *keeping = map(int, sys.argv[1:])
-    if keeping:
-        _fork_below_keeper(channel, *keeping)
+    refusal = _fork_below_keeper(channel, *keeping) if keeping else -1
     order = b""
-    while part := os.read(channel, 1 << 16):
-        order += part
-    if not order:  # the one who started it is gone
+    try:
+        while part := os.read(channel, 1 << 16):
+            order += part
+        program, argv, env, (umask, nice, limits), place = marshal.loads(order)
+    except (OSError, EOFError, ValueError, TypeError):  # the one who started it is gone
+        if refusal >= 0:
+            os.write(refusal, REFUSED)
         os._exit(125)
-    program, argv, env, (umask, nice, limits), place = marshal.loads(order)
     os.set_inheritable(channel, False)
     if place is not None:
         try:
@@ -40,7 +43,10 @@ def main() -> None:
         except OSError as error:
             os.write(channel, REFUSED + os.fsencode(f"{error.errno} {os.fsdecode(error.filename)}"))
             os._exit(126)
-    os.write(channel, BEGINS)
+    try:
+        os.write(channel, BEGINS)
+    except OSError:  # the hub is gone, and the order is whole: whoever keeps it tells its end
+        pass
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -71,25 +77,31 @@ def _limit(number: int, soft: int, hard: int) -> None:
         resource.setrlimit(number, (most if soft == -1 else min(soft, most), most))
 
 
-def _fork_below_keeper(channel: int, keeper: int, outlives: int) -> None:
-    """Go on in a child, whose keeper this process becomes."""
+def _fork_below_keeper(channel: int, keeper: int, outlives: int) -> int:
+    """Go on in a child, whose keeper this process becomes. Returns where the child tells it that it
+    has not begun.
+    """
+    refused, refusal = os.pipe()
     if child := os.fork():
         os.close(channel)
-        _keep(child, keeper, bool(outlives))
+        os.close(refusal)
+        _keep(child, keeper, bool(outlives), refused)
         os._exit(0)
+    os.close(refused)
     os.setsid()
     floor = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     os.write(keeper, b"%d %d" % (os.getpid(), floor))
     os.close(keeper)
+    return refusal
 
 
-def _keep(child: int, keeper: int, outlives: bool) -> None:
+def _keep(child: int, keeper: int, outlives: bool, refused: int) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for number in range(3):
         os.dup2(null, number)
     os.chdir("/")
     sys.path.append(os.path.dirname(__file__))
-    __import__("keeper").Keeper(child, keeper, outlives).run()
+    __import__("keeper").Keeper(child, keeper, outlives, refused).run()
 
 
 def _enter(place: tuple[bytes, bytes, bytes]) -> None:

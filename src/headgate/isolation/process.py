@@ -6,7 +6,8 @@ import contextlib
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -111,6 +112,16 @@ class ProcessIsolation(Isolation):
         return self._layout.mode
 
     def start(self, launch: Launch, share: Share, output_fd: int) -> Box:
+        return self.start_unless(threading.Event(), launch, share, output_fd, lambda _: None)
+
+    def start_unless(
+        self,
+        stopped: threading.Event,  # it takes milliseconds
+        launch: Launch,
+        share: Share,
+        output_fd: int,
+        made: Callable[[Box], None],
+    ) -> Box:
         launch = _tagged(launch)
         program = find_program(launch)
         enclosure = self._enclosure(launch, share)
@@ -128,6 +139,7 @@ class ProcessIsolation(Isolation):
                 box = self.box_class(
                     launch.task, child.process, enclosure, self.mode, _where(launch)
                 )
+                made(box)
                 child.release(program)
             except BaseException:
                 child.abort()

@@ -89,10 +89,15 @@ class ContainerIsolation(Isolation):
         self._version: Mode = "v2" if (CGROUPS / "cgroup.controllers").exists() else "v1"
 
     def start(self, launch: Launch, share: Share, output_fd: int) -> Box:
-        return self.start_unless(threading.Event(), launch, share, output_fd)
+        return self.start_unless(threading.Event(), launch, share, output_fd, lambda _: None)
 
     def start_unless(
-        self, stopped: threading.Event, launch: Launch, share: Share, output_fd: int
+        self,
+        stopped: threading.Event,
+        launch: Launch,
+        share: Share,
+        output_fd: int,
+        made: Callable[[Box], None],
     ) -> Box:
         launch = replace(launch, env={**launch.env, TAG: launch.task})
         program = find_program(launch) if launch.image == HOST_IMAGE else None
@@ -102,13 +107,16 @@ class ContainerIsolation(Isolation):
             while True:
                 daemon.await_answer(stopped)
                 try:
-                    return self._start(daemon, launch, program, share, output_fd)
+                    box = self._start(daemon, launch, program, share, output_fd)
+                    break
                 except NoAnswerError:  # it has gone meanwhile: once more when it is back
                     tries += 1
                     if tries == _MOST_TRIES:
                         raise
         except IsolationError as error:
             raise IsolationError(f"{launch.task}: {error}") from error
+        made(box)
+        return box
 
     def describe(self, launch: Launch, share: Share) -> Sequence[str]:
         _check_mounts(launch)
