@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -15,46 +12,30 @@ from pathlib import Path
 import pytest
 from tests.arbiter.shared_machine import MADE_UP, SECONDS, Machine
 from tests.arbiter.users import UnixUser, unix_users
+from tests.harness import sshd
 
 from headgate.testing.wait import until
 
-SSHD = shutil.which("sshd", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"]))
-
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: the arbiter and users do"),
-    pytest.mark.skipif(SSHD is None, reason="needs sshd, of openssh-server"),
+    pytest.mark.skipif(sshd.SSHD is None, reason="needs sshd, of openssh-server"),
 ]
 
 
 def serve(user: UnixUser, machine: Machine) -> None:
     """Start a server of ssh that lets in this user alone, as `far`."""
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port = found.getsockname()[1]
     folder = user.home / ".ssh"
     folder.mkdir(mode=0o700)
-    for key in ("host", "id"):
-        subprocess.run(["ssh-keygen", "-qt", "ed25519", "-N", "", "-f", folder / key], check=True)
-    shutil.copy(folder / "id.pub", folder / "authorized_keys")
-    (folder / "config").write_text(
-        f"Host far\n HostName 127.0.0.1\n Port {port}\n IdentityFile {folder}/id\n"
-        " StrictHostKeyChecking no\n UserKnownHostsFile /dev/null\n LogLevel ERROR\n"
-    )
     path = os.pathsep.join([MADE_UP, *filter(None, sys.path)])
-    given = f"HEADGATE_ARBITER={machine.socket} PYTHONPATH={path} MADE_UP_GPU_MEMORY={user.home}"
-    (folder / "sshd").write_text(
-        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nPidFile none\n"
-        f"UsePAM no\nStrictModes no\nSetEnv {given}\n"
+    port = sshd.configure(
+        folder,
+        HEADGATE_ARBITER=str(machine.socket),
+        PYTHONPATH=path,
+        MADE_UP_GPU_MEMORY=str(user.home),
     )
     for path_of_ssh in (folder, *folder.iterdir()):
         os.chown(path_of_ssh, user.uid, user.gid)
-    assert SSHD is not None
-    user.start(SSHD, "-D", "-f", str(folder / "sshd"), stderr=subprocess.DEVNULL)
-
-    def answers() -> bool:
-        with socket.socket() as asks:
-            return asks.connect_ex(("127.0.0.1", port)) == 0
-
-    until(answers, SECONDS, "the server of ssh")
+    sshd.start(folder, port, user.start)
 
 
 @pytest.fixture

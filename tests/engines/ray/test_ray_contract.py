@@ -2,141 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.engines.ray.cluster import folders_left
-from tests.harness.cgroups import cgroups
+from tests.engines.staying_open import AgentsContract, StaysOpen, ends
 
-from headgate.engines.base import Engine, Listener
+from headgate.engines.base import Engine
 from headgate.engines.ray.engine import RayEngine
-from headgate.isolation.base import Launch
-from headgate.model.endings import Exit
-from headgate.model.identifiers import TaskId
-from headgate.model.reasons import Reason
-from headgate.model.shares import Share
-from headgate.testing.engine import EngineContract
-from headgate.testing.wait import until
 
 
-class Forwarding(Listener):
-    """Tells whoever listens now."""
-
-    def __init__(self) -> None:
-        self.to: Listener | None = None
-        self.ends = 0
-        """Exits that were told."""
-
-    def started(self, task: TaskId, pid: int) -> None:
-        if self.to is not None:
-            self.to.started(task, pid)
-
-    def output(self, task: TaskId, lines: Sequence[str]) -> None:
-        if self.to is not None:
-            self.to.output(task, lines)
-
-    def message(self, task: TaskId, message: Mapping[str, object]) -> None:
-        if self.to is not None:
-            self.to.message(task, message)
-
-    def exited(self, task: TaskId, exit: Exit) -> None:
-        if self.to is not None:
-            self.to.exited(task, exit)
-        self.ends += 1
-
-    def warned(self, task: TaskId | None, what: Reason | str) -> None:
-        if self.to is not None:
-            self.to.warned(task, what)
-
-
-class StaysOpen(RayEngine):
-    """Opened once for many tests: what an open costs, several processes that import Ray, is most of
-    what they take.
-    """
-
-    def __init__(self, address: str, speeds: Path) -> None:
-        super().__init__(address, shared_files=True, speeds=speeds)
-        self._forwarding = Forwarding()
-        self._begun: list[TaskId] = []
-
-    def open(self, listener: Listener) -> None:
-        self._forwarding.to = listener
-        if not self._open:
-            super().open(self._forwarding)
-
-    def start(self, launch: Launch, share: Share, log: str) -> None:
-        super().start(launch, share, log)
-        self._begun.append(launch.task)
-
-    def close(self) -> None:
-        for task in self._begun:
-            self.stop(task, 0)
-        until(lambda: self._forwarding.ends == len(self._begun), 60, "the end of all tasks")
-        self._begun.clear()
-        self._forwarding.ends, self._forwarding.to = 0, None
+class RayStaysOpen(StaysOpen, RayEngine):
+    """What an open costs is several processes that import Ray."""
 
 
 @pytest.fixture(scope="module")
-def kept(ray_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StaysOpen]:
-    engine = StaysOpen(ray_address, tmp_path_factory.mktemp("speeds") / "speeds.json")
+def kept(ray_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayStaysOpen]:
+    speeds = tmp_path_factory.mktemp("speeds") / "speeds.json"
+    engine = RayStaysOpen(ray_address, shared_files=True, speeds=speeds)
     yield engine
-    RayEngine.close(engine)
+    engine.end()
     assert folders_left() == []
 
 
-class TestRay(EngineContract):
+class TestRay(AgentsContract):
     accounts = True
 
     @pytest.fixture
-    def engine(self, kept: StaysOpen, ray_address: str, request: pytest.FixtureRequest) -> Engine:
-        ends = request.function.__name__ in (
-            "test_26_close_ends_everything_and_leaves_nothing",
-            "test_27_a_start_just_before_close_is_answered_too",
-        )
-        return RayEngine(ray_address, shared_files=True) if ends else kept
+    def engine(
+        self, kept: RayStaysOpen, ray_address: str, request: pytest.FixtureRequest
+    ) -> Engine:
+        if ends(request):
+            return RayEngine(ray_address, shared_files=True)
+        return kept
 
-    def wait(self, predicate: Callable[[], object], what: str, seconds: float = 20.0) -> None:
-        # what it waits for passes through four processes
-        try:
-            until(lambda: bool(predicate()), max(seconds, 60.0), what)
-        except TimeoutError as error:
-            raise TimeoutError(f"{error}; the engine told: {self.told.calls}") from error
-
-    def traces(self) -> list[str]:
-        return sorted(self.boxed())
-
-    def boxed(self) -> set[TaskId]:
-        """By their cgroups: Ray's tasks are on this machine here, but its engine need not be."""
-        found = (Path(folder) for folder in folders_left() if folder.startswith("/sys/fs/cgroup"))
-        return {
-            TaskId(box.name.replace(":", "/")) for folder in found for box in cgroups("*:*", folder)
-        }
-
-    def descriptors(self) -> int:
-        """Those of an engine that stays open are left out."""
-        return 0 if isinstance(self.tested, StaysOpen) else super().descriptors()
-
-    def watch_shares(self, task: TaskId) -> Callable[[], list[Share]]:
-        """The weights that the task's cgroup is seen to have, one after the other."""
-        pid = self.told.pid(task)
-        seen: list[Share] = []
-
-        def look() -> list[Share]:
-            weight = _weight(pid or 0)
-            if weight != 100.0 and (not seen or seen[-1].cpu_weight != weight):
-                seen.append(Share(cpu_weight=weight))
-            return seen
-
-        return look
-
-
-def _weight(pid: int) -> float:
-    for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        for file, scale in (("cpu.shares", 100 / 1024), ("cpu.weight", 1.0)):
-            for base in ("/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup"):
-                found = Path(base + path, file)
-                if ("cpu" in controllers.split(",") or not controllers) and found.exists():
-                    return round(int(found.read_text()) * scale)
-    return 100.0
+    def folders(self) -> list[Path]:
+        return [Path(folder) for folder in folders_left() if folder.startswith("/sys/fs/cgroup")]

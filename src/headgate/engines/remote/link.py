@@ -200,7 +200,7 @@ class AgentLink:
             self._threads[1].join(_CLOSE_SECONDS)
             self._agent.call("commands", "depart", seconds=_CLOSE_SECONDS)
         except (AgentGone, Unreachable, OSError):  # it died, and its watchdog clears up
-            return
+            pass
         self._agent.kill()
 
     # --- to the agent -----------------------------------------------------------------------------

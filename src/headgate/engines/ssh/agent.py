@@ -13,6 +13,7 @@ import time
 from collections import deque
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as LateError
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,7 @@ class SshAgent(AgentHandle):
         self._errors = deque[str](maxlen=1)
         self._reads_errors = threading.Thread(target=self._read_errors, daemon=True)
         self._reads_errors.start()
+        self._reads: threading.Thread | None = None
         self._pipe = Pipe(self._socket, b"", "hub")
         self._calls: dict[int, Future[CallAnswered]] = {}
         self._count = 0
@@ -114,7 +116,8 @@ class SshAgent(AgentHandle):
             self.kill()
             raise AgentGone(self._why(str(error))) from error
         self._socket.settimeout(None)
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reads = threading.Thread(target=self._read, daemon=True)
+        self._reads.start()
         self.call("commands", "open", self._settings, self._owner, seconds=seconds)
         return ""
 
@@ -144,6 +147,11 @@ class SshAgent(AgentHandle):
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        with suppress(OSError):  # it is closed, or the other end is
+            self._socket.shutdown(socket.SHUT_RDWR)
+        if self._reads is not None:
+            self._reads.join(_END_SECONDS)
+        self._socket.close()
 
     def _greet(self, deadline: float) -> None:
         """Wait for the Python there, whatever the login prints before, and send it Headgate."""
