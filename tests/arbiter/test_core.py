@@ -369,6 +369,15 @@ def test_a_user_whose_jobs_overrun_does_not_go_before_others_by_backfill() -> No
 # --- reservations
 
 
+def test_a_start_is_expected_when_the_reservation_in_its_way_has_ended() -> None:
+    machine = Machine()
+    machine.take(Booked(Booking(1, "ada", JobDemand("", gpus=3), 50.0, 200.0)))
+    machine.submit("bob", job("b0", 3), job("b1", lasts=40.0))
+    assert machine.runs == {"b1"}
+    starts = {start.job.id: (start.at, start.latest) for start in ahead(machine.arbiter, 0.0)}
+    assert starts == {"b0": (200.0, 200.0)}
+
+
 def test_a_reservation_is_kept_free_and_used_by_its_user() -> None:
     machine = Machine()
     reserved = JobDemand("", gpus=2)

@@ -16,7 +16,7 @@ from headgate.engines.base import Engine
 from headgate.engines.ssh.engine import SshEngine
 
 pytestmark = [
-    pytest.mark.long,  # all but the login and the way there by tests/engines/ray/test_ray_contract.py
+    pytest.mark.long,  # all but the login by tests/engines/ray/test_ray_contract.py
     pytest.mark.skipif(sshd.SSHD is None, reason="needs sshd, of openssh-server"),
 ]
 

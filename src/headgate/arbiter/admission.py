@@ -240,7 +240,8 @@ class Room:
         self, now: float, waiting: Mapping[MachineJob, JobDemand], which: Literal["likely", "most"]
     ) -> Iterator[ExpectedStart[MachineJob]]:
         """The start of each waiting job, in their order, if jobs take as long as is likely, or as
-        they surely do at most. Reservations are left out.
+        they surely do at most. A reservation of another user only delays jobs that do not fit
+        beside reservations alone.
         """
         node = self.node.name
         running = [
@@ -252,9 +253,27 @@ class Room:
             if (left := grant.demand.left) is not None:
                 ends[job] = grant.ends - left.most + getattr(left, which)
         claims = [_Claim(job, demand.request(node)) for job, demand in waiting.items()]
-        return expected_starts(
+        starts = expected_starts(
             now, self.resources, claims, running, ends, lambda job: waiting[job].lasts(which)
         )
+        for start, (job, demand) in zip(starts, waiting.items(), strict=True):
+            if start.at is None or not self.bookings:
+                yield start
+            else:
+                yield start._replace(at=self._beside_bookings(start.at, job.hub.user, demand))
+
+    def _beside_bookings(self, at: float, user: str, demand: JobDemand) -> float:
+        """From when on a job fits beside other users' reservations, if nothing else runs."""
+        empty, name = FreeResources(), self.node.name
+        empty.join(self.node)
+        others = [booking for booking in self.bookings.values() if booking.user != user]
+        ends = sorted(booking.end for booking in others if booking.end > at)
+        for begin in (at, *ends):
+            during = self._booked(begin, begin, demand.ends(begin))
+            beside = (booking.demand for booking in during if booking.user != user)
+            if _fit(empty, (other.request(name) for other in (*beside, demand))):
+                return begin
+        return ends[-1] if ends else at
 
     def _booked_until(self, now: float, user: str, demand: JobDemand) -> float:
         """The end of a reservation that has room for a job of its user; infinite: none has. What is

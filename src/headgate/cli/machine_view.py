@@ -20,7 +20,7 @@ _MOST_ROWS = 100
 _ONE_LINE = {ord("\n"): " ", ord("\t"): " "}
 _WAITS: Mapping[WaitKind, str] = {
     WaitKind.NO_ROOM: "no room",
-    WaitKind.OTHERS_FIRST: "it would delay one before it",
+    WaitKind.OTHERS_FIRST: "it would delay one before it, or a reservation",
     WaitKind.OWN_LIMIT: "its user's limit is reached",
     WaitKind.HELD: "held by an administrator",
     WaitKind.TOO_LARGE: "more than this machine or its user may have",
