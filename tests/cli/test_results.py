@@ -12,9 +12,11 @@ import pytest
 from click.testing import CliRunner
 from tests.hub.user import User
 
-from headgate.cli import results, status
+from headgate.cli import results, status, stop
+from headgate.client.running_jobs import JobEnd
 from headgate.model.jobs import Job
 from headgate.model.progress_rule import ProgressRule
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.records import text_of
 from headgate.model.sweeps import SweepTrial
 from headgate.recorded import runs
@@ -32,9 +34,12 @@ TRAINS = """
 """
 
 
+EARLY = Reason.of(ReasonKind.STOPPED_EARLY, metric="val_err", predicted=[0.4, 0.3, 0.5])
+
+
 @pytest.fixture
 def run(home: Path) -> Path:
-    """Three jobs of a sweep, of which `b` runs, and one of none."""
+    """Three jobs of a sweep, of which `b` runs, and one of none that a rule ended early."""
     (folder := home / "runs" / "20260314-0900-ab12").mkdir(parents=True)
     recorder = Recorder(folder / runs.STORE)
     recorder.add("meta", key="began", value="1773478800.0")
@@ -49,7 +54,8 @@ def run(home: Path) -> Path:
             name=name,
             position=position,
             spec=text_of(job),
-            state={"b": "running", "c": "waiting"}.get(name, "done"),
+            state={"b": "running", "c": "waiting", "d": "stopped"}.get(name, "done"),
+            why=text_of(EARLY) if name == "d" else None,
             started=None if name == "c" else 1.0,
             ended=21.0 if name in "ad" else None,
         )
@@ -93,6 +99,26 @@ def test_csv_has_a_column_for_each_parameter_and_metric(run: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(says(results.command, "--csv"))))
     assert [row["val_err.best"] for row in rows] == ["0.1", "0.15", "0.4", ""]
     assert (rows[0]["opt"], rows[0]["loss.last"], rows[2]["opt"]) == ("sgd", "2.0", "")
+
+
+def test_a_job_that_a_rule_ended_keeps_its_last_prediction(run: Path) -> None:
+    rows = {row["name"]: row for row in json.loads(says(results.command, "--json"))["jobs"]}
+    assert rows["d"]["predicted"] == {"median": 0.4, "low": 0.3, "high": 0.5}
+    assert rows["a"]["predicted"] is None
+    assert "0.4 (0.3 to 0.5)" in says(results.command)
+
+
+def test_only_the_first_of_many_are_shown(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "_MOST_SHOWN", 2)
+    assert "... and 2 more of 4 jobs; --all shows them" in says(results.command)
+    assert "... and" not in says(results.command, "--all")
+
+
+def test_jobs_that_were_stopped_before_they_started_are_one_line() -> None:
+    waited = {f"s-{number}": JobEnd("stopped", "by its user", None) for number in range(9)}
+    ends = {"ran": JobEnd("stopped", "by its user", {"answer": "ended"}), **waited}
+    assert [who for who, _ in stop._folded(ends)] == ["ran", "s-0 and 8 others"]
+    assert len(list(stop._folded(dict(list(ends.items())[:4])))) == 4
 
 
 def test_a_loss_that_is_none_is_said(run: Path) -> None:

@@ -79,7 +79,7 @@ def test_the_controller_is_asked_to_end_a_job_with_a_checkpoint(tmp_path: Path) 
             progress = Progress(
                 TaskId(f"{run.id}/{name}/worker-0"), step, metrics=metrics, steps=40
             )
-            trackers[progress.task.job].report(step, None, progress)
+            trackers[progress.task.job].report(step, value, progress)
             part.hear(progress, actions)
             await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
 
@@ -104,4 +104,6 @@ def test_the_controller_is_asked_to_end_a_job_with_a_checkpoint(tmp_path: Path) 
     facts = asked.reason.facts
     assert (facts["rule"], facts["metric"], facts["compared"]) == ("predicted", "val_loss", 3)
     assert facts["value"] > 8 > facts["best"] > 1
+    median, low, high = facts["predicted"]
+    assert 8.5 < low < median < high < 9.5
     assert {event.job.name for event in told if isinstance(event, StopRequested)} == {"s-seed-9"}

@@ -151,7 +151,7 @@ def test_of_very_many_jobs_that_go_on_a_few_are_looked_at_and_told_as_among_all(
     seconds = {name: part.seconds for name, part in among["j60"].parts.items()}
     assert {name: part.seconds for name, part in alone.parts.items()} == pytest.approx(seconds)
     shown = CliRunner().invoke(command, catch_exceptions=False).stdout
-    assert "96 jobs more of this run: `headgate explain` tells of all" in shown
+    assert "96 more jobs of this run: `headgate explain` tells of all" in shown
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ from headgate.scripts.contracts import (
     without_others,
 )
 from headgate.scripts.facts import facts_of, source_facts
-from headgate.scripts.launchers import divides_memory, doubt, has_launcher
+from headgate.scripts.launchers import divides_memory, doubt, has_launcher, options_of_several
 
 GROUP = LaunchedGroup(
     "r/ddp", ("a", "a", "b"), ("10.0.0.1", "10.0.0.1", "10.0.0.2"), (20_001, 20_002, 20_003), 2, 3
@@ -459,6 +459,7 @@ def test_a_script_that_plainly_says_so_is_known(
     assert "--batch" not in note
     several, _ = resolved(Job(name="a", script=str(tmp_path / "a.py"), plan=TWO))
     assert several.contract == contract
+    assert options_of_several(alone, facts_of(alone)) == ""
 
 
 @pytest.mark.parametrize(
@@ -478,6 +479,7 @@ def test_a_script_that_does_not_say_so_or_uses_headgate_is_left_alone(
     (tmp_path / "a.py").write_text(text)
     job = Job(name="a", script=str(tmp_path / "a.py"), plan=TWO)
     assert not has_launcher(job, facts_of(job))
+    assert options_of_several(job, facts_of(job)) == "--strategy allreduce "
     assert resolved(job) == (job, "")
 
 

@@ -12,7 +12,7 @@ from selenium.webdriver.common.keys import Keys
 from tests.hub.user import SECONDS, User
 from tests.reports.browsing import faults_by_axe
 from tests.web.conftest import Pages
-from tests.web.test_board import event, job, snapshot
+from tests.web.test_board import TASK, event, job, snapshot
 from tests.web.watching import Page
 
 from headgate.testing.wait import until
@@ -55,9 +55,9 @@ def feed(page: Page, path: str, kind: str, data: str) -> None:
     until(sends, SECONDS, "the page listens")
 
 
-def shows_board(page: Page, board: Board) -> None:
-    """Send the page all of a board, as the server does."""
-    message = board.subscribe(None).messages.get_nowait()
+def shows_board(page: Page, board: Board, run: str | None = None) -> None:
+    """Send the page all of a board, or what is on it of one run, as the server does."""
+    message = board.subscribe(run).messages.get_nowait()
     assert message is not None
     kind, data = (line.partition(": ")[2] for line in message.decode().split("\n", 1))
     feed(page, "/live", kind, data)
@@ -127,6 +127,24 @@ def test_the_newest_events_are_shown_and_no_more(fed: Any, pages: Pages) -> None
     page.shows("#events tbody tr", str(3 * MOST_EVENTS - 1))
     assert len(page.all("#events tbody tr")) == MOST_EVENTS
     page.is_quiet()
+
+
+def test_tasks_on_gpus_have_a_column_of_these(fed: Any, pages: Pages, resident: User) -> None:
+    resident.write("long.py", "import time; time.sleep(600)")
+    run, board = resident.detaches("long.py"), Board()
+    page = Page(fed, pages.act)
+    page = Page(fed, f"http://127.0.0.1:{pages.port}/runs/{run}/jobs/long")
+    tasks = [{**TASK, "task": f"worker-{number}"} for number in range(2)]
+    board.take(snapshot(job("long", tasks=tasks), run=run))
+    shows_board(page, board, run)
+    page.shows("#tasks", "worker-1")
+    assert "gpu" not in page.text("#tasks thead")
+    on_gpus = [{**task, "gpus": [number], "gpu_busy": 0.5} for number, task in enumerate(tasks)]
+    board.take(snapshot(job("long", tasks=on_gpus), run=run))
+    shows_board(page, board, run)
+    page.shows("#tasks thead", "gpu")
+    assert "1 50 %" in page.text("#tasks tbody tr:last-child")
+    resident.types("stop", "--kill")
 
 
 def test_a_log_that_goes_on_keeps_its_end(fed: Any, pages: Pages, resident: User) -> None:

@@ -18,7 +18,9 @@ from headgate.model.sweeps import Value
 from headgate.model.units import say_seconds
 from headgate.recorded.results import JobResult, metric_names, parameter_names, ranked
 from headgate.reports.table_parts import TableColumn, tables
-from headgate.reports.words import MISSING, listed, say_loss
+from headgate.reports.words import MISSING, counted, listed, say_loss
+
+_MOST_SHOWN = 100
 
 
 @click.command()
@@ -29,18 +31,20 @@ from headgate.reports.words import MISSING, listed, say_loss
     help="Order by a metric (the best first), a parameter, job, state or seconds. Default: by the "
     "metric that shows the progress of the jobs.",
 )
+@click.option("--all", "every", is_flag=True, help="Show all jobs, not only the first 100.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print as CSV, with all metrics.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON, with all metrics.")
-def command(run: str | None, sort: str | None, as_csv: bool, as_json: bool) -> None:
+def command(run: str | None, sort: str | None, every: bool, as_csv: bool, as_json: bool) -> None:
     """Compare what the jobs of a run came to: the latest run, or the one you name.
 
     For each job: its parameters in a sweep, the last and the best value of a metric, state and
     time. For a running job, also what the metric is predicted to end with, and in brackets where
-    nine of ten end.
+    nine of ten end. A job that `stop_early` ended keeps its last prediction.
 
     \b
     Example: headgate results
              headgate results 20261121-0930 --sort val_acc
+             headgate results --all
              headgate results --csv > results.csv
     """
     if as_csv and as_json:
@@ -54,7 +58,7 @@ def command(run: str | None, sort: str | None, as_csv: bool, as_json: bool) -> N
     elif as_csv:
         csv.writer(sys.stdout, lineterminator="\n").writerows(_csv(results))
     else:
-        _show(results, sort)
+        _show(results, sort, len(results) if every else _MOST_SHOWN)
 
 
 def _csv(results: Sequence[JobResult]) -> Iterator[Sequence[Value | None]]:
@@ -73,7 +77,7 @@ def _csv(results: Sequence[JobResult]) -> Iterator[Sequence[Value | None]]:
         yield values
 
 
-def _show(results: Sequence[JobResult], sort: str | None) -> None:
+def _show(results: Sequence[JobResult], sort: str | None, most: int) -> None:
     parameters, metrics = parameter_names(results), metric_names(results)
     shown = sort if sort in metrics else next(iter(metrics), None)
     predicted = [f"predicted\n{result.metric}" for result in results if result.predicted]
@@ -84,11 +88,13 @@ def _show(results: Sequence[JobResult], sort: str | None) -> None:
     columns = [*map(TableColumn, headings), TableColumn("state", False), TableColumn("ran")]
     rows = [
         (_cells(result, parameters, shown, predicts), "red" if result.state in FAULTS else "")
-        for result in results
+        for result in results[:most]
     ]
     console = Console(highlight=False)
     for table in tables(columns, rows, console.width):
         console.print(table)
+    if left := len(results) - len(rows):
+        click.echo(f"... and {left:,} more of {counted(len(results), 'job')}; --all shows them")
     if others := [name for name in metrics if name != shown]:
         click.echo(f"--sort shows other metrics: {listed(others)}; --csv and --json have all")
 

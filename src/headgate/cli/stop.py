@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 
 import click
 
-from headgate.client.running_jobs import running_jobs, stop
+from headgate.client.running_jobs import JobEnd, running_jobs, stop
 from headgate.model.job_states import state_in_words
+
+_FEW = 5
+"""At most so many jobs that had not started are named one by one."""
 
 
 @click.command()
@@ -35,5 +40,20 @@ def command(jobs: tuple[str, ...], run: str | None, every: bool, kill: bool, as_
         click.echo(json.dumps(data, indent=2))
         return
     for id, ends in ended.items():
-        for job, end in ends.items():
-            click.echo(f"{id}/{job}: {state_in_words(end.state, end.reason)}")
+        for who, end in _folded(ends):
+            click.echo(f"{id}/{who}: {state_in_words(end.state, end.reason)}")
+
+
+def _folded(ends: Mapping[str, JobEnd]) -> Iterator[tuple[str, JobEnd]]:
+    """Jobs with how they ended; many that had not started are one."""
+    unstarted = defaultdict[tuple[str, str], list[str]](list)
+    for job, end in ends.items():
+        if end.ending is None:
+            unstarted[end.state, end.reason].append(job)
+        else:
+            yield job, end
+    for first, *others in unstarted.values():
+        if len(others) >= _FEW:
+            yield f"{first} and {len(others):,} others", ends[first]
+        else:
+            yield from ((job, ends[job]) for job in (first, *others))

@@ -123,6 +123,21 @@ def expect(
     )
 
 
+def expected_end(tracker: JobTracker, rising: bool = False) -> ExpectedAt | None:
+    """What the metric of a live job is expected to end with; None: too few values.
+
+    Args:
+        tracker: Its tracker.
+        rising: Whether a greater value of the metric is better.
+    """
+    question = tracker.question(0.0)  # no cost is asked for
+    fitted = curves.fit(question.points) if question.points else None
+    if fitted is None:
+        return None
+    left, _ = first_end(fitted, question)
+    return _curve(fitted, question.step, left, -1.0 if rising else 1.0)[-1]
+
+
 def _curve(
     fitted: curves.Fit, step: float, left: Estimate | None, sign: float
 ) -> tuple[ExpectedAt, ...]:

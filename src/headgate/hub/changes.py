@@ -134,8 +134,13 @@ def check_resize(run: str, live: LiveJob, workers: int, at_most: int) -> None:
             "workers would each train the whole job"
         )
     if plan.strategy == "single":
-        way = f"stop it, then: headgate resume {run} --strategy allreduce --workers {workers}"
-        raise UsageError(f"job {job!r} runs as a single task; to have it run as several {way}")
+        from headgate.scripts.launchers import options_of_several
+
+        way = f"{options_of_several(live.spec, live.facts)}--workers {workers}"
+        raise UsageError(
+            f"job {job!r} runs as a single task; to have it run as several stop it, then: headgate "
+            f"resume {run} {way}"
+        )
     goes_on = live.spec.resumes or live.checkpoint is not None
     if live.spec.contract is not None and not goes_on:
         raise UsageError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,6 +13,7 @@ from headgate.model import goals
 from headgate.model.errors import UsageError
 from headgate.model.job_states import ENDED
 from headgate.model.progress_rule import ProgressRule
+from headgate.model.reasons import Reason
 from headgate.model.records import parse
 from headgate.model.sweeps import SweepTrial, Value
 from headgate.recorded import runs
@@ -49,6 +50,14 @@ class _JobOfResult:
     state: str
     started: float | None
     ended: float | None
+    why: str | None
+
+    def predicted(self) -> PredictedEnd | None:
+        """What its metric was expected to end with, if a rule of its sweep ended it."""
+        reason = readable(Reason, self.why) if self.state == "stopped" else None
+        facts = reason.root.facts if reason is not None else {}
+        band = facts.get("predicted", ())
+        return PredictedEnd(*band) if len(band) == len(fields(PredictedEnd)) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +97,8 @@ class JobResult:
         nan: Whether its last loss was NaN or infinite.
         state: Its state.
         seconds: How long it ran so far; None: it has not started.
-        predicted: What `metric` is expected to end with; None: unknown, or the job has ended.
+        predicted: What `metric` is expected to end with, or was, if a rule of its sweep ended the
+            job early; None: unknown, or the job has ended otherwise.
     """
 
     name: str
@@ -185,6 +195,7 @@ def _result(
         nan,
         state,
         seconds,
+        predicted=row.predicted(),
     )
 
 
@@ -237,5 +248,8 @@ def ranked(results: Sequence[JobResult], by: str | None = None) -> list[JobResul
 def with_predicted(
     results: Sequence[JobResult], predicted: Mapping[str, PredictedEnd]
 ) -> tuple[JobResult, ...]:
-    """Results with what jobs are expected to end with, by name."""
-    return tuple(replace(result, predicted=predicted.get(result.name)) for result in results)
+    """Results with what jobs that run are expected to end with, by name."""
+    return tuple(
+        replace(result, predicted=predicted.get(result.name, result.predicted))
+        for result in results
+    )

@@ -303,12 +303,9 @@ def as_lines(accounts: Sequence[Account]) -> list[tuple[str, bool]]:
     folded = _folded(held)
     texts = [(_line(line), line.failed) for line, _ in folded[:_MOST_LINES]]
     if left := sum(jobs for _, jobs in folded[_MOST_LINES:]):
-        more = counted(left, "job")
+        more = counted(left, "more job")
         texts.append(
-            (
-                f"{more} more failed or were held back, or may have been: see `headgate explain`.",
-                False,
-            )
+            (f"{more} failed or were held back, or may have been: see `headgate explain`.", False)
         )
     texts += [(f"For {listed(alike.jobs)}: {alike.text}", False) for alike in advice]
     for kind, more in (
@@ -334,7 +331,8 @@ def _folded(lines: Sequence[Headline]) -> list[tuple[Headline, int]]:
     for (reason, _), same in alike.items():
         if len(same) > _FEW_ALIKE:
             seconds = [line.finding.cost.seconds for line in same]
-            times = f"{say_seconds(min(seconds))} to {say_seconds(max(seconds))}"
+            least, most = say_seconds(min(seconds)), say_seconds(max(seconds))
+            times = least if least == most else f"{least} to {most}"
             waited = f"{counted(len(same), 'job')} waited to start for {times}{reason}."
             folded.append((replace(same[0], why=waited), len(same)))
         else:

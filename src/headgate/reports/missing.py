@@ -23,8 +23,10 @@ def no_figure(reason: NoFigure, speedups: Speedups) -> str:
     """Why there is no figure for more of a resource, in words."""
     if reason is NoFigure.REPLAY_OFF:
         error = speedups.replay_error or 0.0
-        more = f"{say_percent(abs(error))} {'more' if error > 0.0 else 'less'}"
-        longer = f"{more} time than the measured ones"
+        more = f"{say_percent(abs(error))} {'more' if error > 0.0 else 'less'} time than"
+        if error >= _FAR:
+            more = f"{error + 1.0:.0f} times as long as"
+        longer = f"{more} the measured ones"
         steps = f"its {speedups.replayed_steps} replayed steps"
         return f"{steps} take {longer}, which is too far off"
     if reason is NoFigure.READERS_TAKE_TURNS:
@@ -33,6 +35,8 @@ def no_figure(reason: NoFigure, speedups: Speedups) -> str:
     return _NO_FIGURE[reason]
 
 
+_FAR = 1.0
+"""A replay that takes longer than its steps by at least this part is told as so many times."""
 _MISSING = {
     MissingKind.CORE_WAITS: "time that threads waited for a core (schedstat)",
     MissingKind.STEPS: "steps (it reports none, and none was read from its output)",

@@ -58,7 +58,7 @@ class RunVerdicts:
         lines = as_lines(accounts)
         if run.unread:
             more = (
-                f"{counted(run.unread, 'job')} more of this run: `headgate explain` tells of "
+                f"{counted(run.unread, 'more job')} of this run: `headgate explain` tells of "
                 "all, and takes longer."
             )
             lines.append((more, False))

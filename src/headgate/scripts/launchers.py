@@ -58,6 +58,14 @@ def has_launcher(job: Job, facts: ScriptFacts) -> bool:
     return facts.launcher is not None or facts.source.launcher is not None
 
 
+def options_of_several(job: Job, facts: ScriptFacts) -> str:
+    """The options, before `--workers N`, with which a job of one task runs as several workers."""
+    if not has_launcher(job, facts):
+        return "--strategy allreduce "
+    written = facts.source.launcher if job.launch is None else None
+    return "--strategy ps --async --servers 1 " if written is not None and written.serves else ""
+
+
 def without_strategy(facts: ScriptFacts) -> str:
     """The message about a job with several workers whose way to train together is unknown."""
     refusal = "found no --strategy; expected --strategy allreduce, or --strategy ps with --servers"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from headgate.forecast.expected import ExpectedAt, expected_end
 from headgate.forecast.job_tracker import Trackers
 from headgate.forecast.stop_early import PastTrial, SweepStopper, Verdict, best_end
 from headgate.hub.parts import Component
@@ -120,8 +121,11 @@ class StoppingEarly(Component):
         verdict = judged.stopper.judge(job.name, end)
         if verdict is None or job.run not in self._live_runs.runs:
             return
-        if self._live_runs.find(job)[1].state == "running":
-            self._step(StopRequested(job, reason=_reason(judged, verdict)))
+        live, tracker = self._live_runs.find(job)[1], self._tracker(job)
+        if live.state == "running":
+            rising = live.spec.progress.direction(live.spec.progress.metric) == "higher"
+            expected = expected_end(tracker, rising) if tracker is not None else None
+            self._step(StopRequested(job, reason=_reason(judged, verdict, expected)))
 
     def _job_ended(self, mark: MarkJob) -> None:
         job = mark.job
@@ -136,7 +140,7 @@ class StoppingEarly(Component):
             run.recorder.add("trials", job=job.name, ended=text_of(past))
 
 
-def _reason(judged: _Judged, verdict: Verdict) -> Reason:
+def _reason(judged: _Judged, verdict: Verdict, end: ExpectedAt | None) -> Reason:
     return Reason.of(
         ReasonKind.STOPPED_EARLY,
         rule=judged.rule,
@@ -145,4 +149,5 @@ def _reason(judged: _Judged, verdict: Verdict) -> Reason:
         best=verdict.best,
         step=verdict.step,
         compared=verdict.compared,
+        predicted=list(end[1:]) if end is not None else None,
     )

@@ -67,6 +67,7 @@ class LiveRun:
     Attributes:
         ended_before: The jobs that ended under a hub that died.
         values_before: The best value of each job's metric under that, if messages need it.
+        said_of_sweeps: What was told of the script of each sweep.
 
     Raises:
         StorageError: Its folder or store cannot be made.
@@ -95,6 +96,7 @@ class LiveRun:
         self._progress: dict[TaskId, tuple[float, Progress]] = {}
         self._seeds: dict[str, int] = {}
         self._tasks: dict[TaskId, dict[str, Any]] = {}
+        self.said_of_sweeps: list[tuple[str, Reason]] = []
         self._specs: dict[int, tuple[Job, str]] = {}
         with contextlib.ExitStack() as undo:  # a run that cannot begin leaves nothing
             if former is None:

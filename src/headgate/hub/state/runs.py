@@ -19,6 +19,16 @@ from headgate.model.reasons import Reason, ReasonKind
 Watcher = Callable[[dict[str, Any]], None]
 
 SHOW_SECONDS = 0.5
+_OF_A_SCRIPT = frozenset(
+    {
+        ReasonKind.STEPS_UNSEEN,
+        ReasonKind.UNCONNECTED,
+        ReasonKind.METRIC_MISSING,
+        ReasonKind.HAS_NAMESAKE,
+        ReasonKind.GPU_NEED_UNKNOWN,
+    }
+)
+"""What all jobs of a sweep would say alike, for their script is the same."""
 REST = 50.0
 """Seconds of rest for each CPU second of a snapshot of very many jobs."""
 
@@ -124,7 +134,17 @@ class LiveRuns:
         task: TaskId | None = None,
         **more: object,
     ) -> None:
-        """Record an event of a run; `more` names further columns of the store's table."""
+        """Record an event of a run; `more` names further columns of the store's table. What jobs of
+        a sweep say alike of their script is told once.
+        """
+        trial = (
+            run.jobs[job].spec.trial if job is not None and reason.kind in _OF_A_SCRIPT else None
+        )
+        if trial is not None:
+            said = trial.sweep, reason
+            if said in run.said_of_sweeps:
+                return
+            run.said_of_sweeps.append(said)
         name = task.of_run if task else None
         self.watchers.tell(run.id, run.event(kind, reason, job, name, **more))
         for listen in self.listeners:

@@ -79,6 +79,7 @@
   };
   let chosen = "";  // the metric or argument that a column of its own shows
   const CHOSEN = "chosen";
+  const gpusOf = ({ gpus, gpu_busy: busy }) => gpus.length ? gpus.join(", ") + (busy === null ? "" : ` ${digits(busy * 100)} %`) : "";
   const COLUMNS = [
     ["job", "text", (job) => [job.name, job.name]],
     ["state", "text", (job, run) => [job.state + (job.started === null ? "" : " " + seconds(elapsed(job, run))), job.state]],
@@ -90,7 +91,7 @@
     ["share", "", (job) => number(job.share || null, (v) => coresText(v))],
     ["cpu", "", (job) => number(job.cpu, digits)],
     ["memory", "", (job) => number(job.memory, bytes)],
-    ["gpu", "text", (job) => [job.gpus.length ? job.gpus.join(", ") + (job.gpu_busy === null ? "" : ` ${digits(job.gpu_busy * 100)} %`) : "", job.gpus.length]],
+    ["gpu", "text", (job) => [gpusOf(job), job.gpus.length]],
     ["why", "text why", (job) => [job.reason, job.reason]],
   ];
   const FIGURES = { loss: "loss", cpu: "cpu", share: "share", memory: "memory", step: "step", epoch: "epoch", threads: "threads", workers: "workers" };
@@ -438,9 +439,16 @@
     at("figures").replaceChildren(...lines.filter(([, text]) => text).map(([name, text]) => element("div", {}, element("dt", { textContent: name }), element("dd", { textContent: text }))));
     const tasks = job.tasks || [];
     at("tasks-section").hidden = tasks.length < 2;
-    const columns = ["task", "node", "state", "share", "cpu", "memory", "net_in", "net_out"];
-    if (!at("tasks").tHead.rows.length) at("tasks").tHead.insertRow().append(...columns.map((name) => element("th", { scope: "col", className: "text", textContent: name.replace("_", " ") })));
-    at("tasks").tBodies[0].replaceChildren(...tasks.map((task) => element("tr", {}, ...columns.map((name) => element("td", { className: "text", textContent: typeof task[name] === "number" ? (name === "memory" || name.startsWith("net") ? bytes(task[name]) : digits(task[name])) : task[name] ?? "" })))));
+    const gpu = tasks.some((task) => task.gpus.length) ? ["gpu"] : [];
+    const columns = ["task", "node", "state", "share", "cpu", "memory", ...gpu, "net_in", "net_out"];
+    const said = (task, name) => {
+      if (name === "gpu") return gpusOf(task);
+      if (typeof task[name] !== "number") return task[name] ?? "";
+      return name === "memory" || name.startsWith("net") ? bytes(task[name]) : digits(task[name]);
+    };
+    const row = (tag, texts) => element("tr", {}, ...texts.map((textContent) => element(tag, { className: "text", textContent, ...(tag === "th" && { scope: "col" }) })));
+    at("tasks").tHead.replaceChildren(row("th", columns.map((name) => name.replace("_", " "))));
+    at("tasks").tBodies[0].replaceChildren(...tasks.map((task) => row("td", columns.map((name) => said(task, name)))));
   };
 
   // --- drawn at most four times a second, and not at all while nobody looks ---
