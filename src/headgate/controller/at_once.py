@@ -25,8 +25,8 @@ def per_core(policy: str) -> int:
 
 
 class CoresInUse:
-    """How many jobs may run at once: so many for each core, and more while cores are idle, of which
-    other programs may use some.
+    """How many jobs may run at once: so many for each core, and more while cores are idle. Cores
+    that other programs use are not.
 
     Args:
         per_core: Jobs for each core that may run whatever they use.
