@@ -259,8 +259,9 @@ def test_another_run_at_the_same_time_is_not_taken_for_a_program_outside_headgat
     [finding] = map(verdict, explained.explained(read(store)))
     assert (finding.culprit, finding.facts.runs) == ("others", ("20260314-0900-cd34",))
     assert finding.remedy.facts == RunFacts("20260314-0900-cd34")
-    [loss, *_] = explained.explained(read(store))[0].losses
-    assert explained.culprit(loss, finding.facts.runs) == "other runs, programs outside"
+    account = explained.explained(read(store))[0]
+    [loss, *_] = account.losses
+    assert explained.culprit(loss, account) == "other runs, programs outside"
     shutil.rmtree(home / "runs" / "20260314-0900-cd34")
     [finding] = map(verdict, explained.explained(read(store)))
     assert (finding.culprit, finding.facts.runs) == ("others", ())

@@ -14,7 +14,7 @@ from headgate.diagnosis.neighbours import neighbours
 from headgate.diagnosis.verdicts import verdict
 from headgate.recorded.recording import NEIGHBOUR, Recording, read
 from headgate.recorded.store import Recorder
-from headgate.reports.explained import explained, findings_as_json
+from headgate.reports.explained import culprit, explained, findings_as_json
 from headgate.reports.findings import why
 from headgate.sampling.outside_programs import PROGRAMS, OutsideProgram
 
@@ -82,6 +82,8 @@ def test_programs_outside_are_named_by_what_they_used_of_the_resource_or_it_is_s
     around = replace(account.around, programs=tuple(programs))
     [finding] = neighbours(replace(account, losses=(lost,), around=around))
     sentence = why(finding, account)
+    named = programs[-1].command in sentence
+    assert (culprit(lost, replace(account, around=around)) == "programs outside Headgate") != named
     assert sentence.startswith(subject)
     assert sentence.endswith(clause)
 

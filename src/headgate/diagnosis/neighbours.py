@@ -63,7 +63,7 @@ def neighbours(account: Account) -> Iterator[Finding]:
     ways = sorted(by_neighbour[culprit], key=lambda loss: -loss.lost.seconds)
     ran = account.elapsed - account.parts["waiting"].seconds
     outside = culprit == OTHERS
-    programs = _outside(account, ways[0].resource) if outside else ()
+    programs = programs_outside(account, ways[0].resource) if outside else ()
     facts = NeighbourFacts(
         lost=lost,
         slowed=lost / ran if ran > 0.0 else None,
@@ -123,7 +123,7 @@ def _against_programs(account: Account, worst: LostTime) -> Remedy:
     would not help.
     """
     # ending process 1 would end the machine or container
-    programs = _outside(account, worst.resource)
+    programs = programs_outside(account, worst.resource)
     if not programs or programs[0].pid == INIT:
         return Remedy(kind=RemedyKind.END_OTHER_PROGRAMS)
     most = programs[0]
@@ -135,7 +135,7 @@ def _against_programs(account: Account, worst: LostTime) -> Remedy:
     return Remedy(kind=RemedyKind.END_PROGRAM, facts=ProgramFacts(most, renice))
 
 
-def _outside(account: Account, resource: Resource) -> tuple[OutsideProgram, ...]:
+def programs_outside(account: Account, resource: Resource) -> tuple[OutsideProgram, ...]:
     """The programs outside Headgate with at least a tenth of the largest one's use of a resource,
     largest first; none where nothing tells which of them used it.
     """

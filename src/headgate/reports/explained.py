@@ -22,6 +22,7 @@ from headgate.diagnosis.attribution import (
     is_other_user,
 )
 from headgate.diagnosis.findings import Finding, FindingKind, WaitedFacts
+from headgate.diagnosis.neighbours import programs_outside
 from headgate.diagnosis.verdicts import besides, findings, verdict
 from headgate.diagnosis.what_if import Speedup, Speedups
 from headgate.model.reason_text import in_words
@@ -50,9 +51,16 @@ _CULPRITS: Mapping[tuple[str, Resource], str] = {
 }
 
 
-def culprit(loss: LostTime, meanwhile: Sequence[str] = ()) -> str:
-    """The culprit of a loss, in words; `meanwhile`: other runs at the same time."""
-    return _CULPRITS.get((loss.to, loss.resource)) or culprit_named(loss.to, meanwhile)
+def culprit(loss: LostTime, account: Account) -> str:
+    """The culprit of a loss of a job, in words; of programs outside, the one that used most of the
+    resource.
+    """
+    programs = () if account.around.meanwhile else programs_outside(account, loss.resource)
+    if loss.to == OTHERS and programs:
+        more = " and others" if programs[1:] else ""
+        return f"{programs[0].command} of {programs[0].user}{more}, outside Headgate"
+    named = _CULPRITS.get((loss.to, loss.resource))
+    return named or culprit_named(loss.to, account.around.meanwhile)
 
 
 def explained(run: Recording, job: str | None = None) -> list[Account]:
@@ -363,7 +371,7 @@ def _losses(account: Account) -> Table:
     table = _table("Lost to", "Seconds", "Of all", "90 % band", "Resource", "Evidence")
     for loss in account.losses:
         share = say_percent(loss.lost.seconds / account.elapsed)
-        culprit_text = Text(f"  {culprit(loss, account.around.meanwhile)}")
+        culprit_text = Text(f"  {culprit(loss, account)}")
         table.add_row(
             culprit_text,
             say_moment(loss.lost.seconds),
