@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
-from headgate.controller import faults, finishing, out_of_gpu_memory, pausing, resizing, starting
+from headgate.controller import faults, pausing, resizing, starting
 from headgate.controller.allocation import Allocator
 from headgate.controller.at_once import per_core
+from headgate.controller.ends import Ends
 from headgate.controller.gpu_memory import WorkerSlot
-from headgate.controller.jobs import Jobs, in_order, instead
-from headgate.controller.memory_parts import outgrows_memory
+from headgate.controller.jobs import Jobs, in_order
 from headgate.controller.pairing import Pairing
-from headgate.controller.pending import Pending
+from headgate.controller.pending import Pending, soonest
 from headgate.controller.queue_orders import Claim, FifoOrder
 from headgate.controller.queueing import Queue
 from headgate.controller.records import JobRecord
 from headgate.controller.start_forecast import StartForecast
-from headgate.controller.task_record import TaskRecord
+from headgate.controller.task_reports import TaskReport, TaskReports
 from headgate.controller.unseen_steps import UnseenSteps
 from headgate.controller.urgency import Urgency
 from headgate.forecast.job_tracker import JobTracker
-from headgate.model.actions import Action, Fault, MarkIdle, PlanJob, Warn
+from headgate.model.actions import Action
 from headgate.model.cluster import Node
-from headgate.model.endings import Ending, Exit
+from headgate.model.endings import Exit
 from headgate.model.events import (
     ChangeRequested,
     CheckpointDone,
@@ -54,17 +53,13 @@ from headgate.model.events import (
     UnpauseRequested,
     Usage,
 )
-from headgate.model.identifiers import JobId, TaskId
-from headgate.model.job_states import ENDED, JobState
-from headgate.model.plans import Plan
+from headgate.model.identifiers import JobId
+from headgate.model.job_states import ENDED
 from headgate.model.progress import Progress
 from headgate.model.reasons import Reason, ReasonKind
-from headgate.output.vocabulary import is_adversarial
 from headgate.planning.interference import Interference
 from headgate.policies import NoPolicy
-from headgate.policies.base import Arrived, Changed, Left, Policy, Reported, Stalled
-
-_ALONE = Plan(strategy="single", workers=1, batch_per_worker=None)
+from headgate.policies.base import Arrived, Changed, Policy
 
 _Request = (
     StopRequested
@@ -75,17 +70,7 @@ _Request = (
     | UnpauseRequested
 )
 
-_Told = (
-    TaskConnected
-    | GpusUsed
-    | TaskJoined
-    | TaskLeaves
-    | CheckpointDone
-    | CheckpointLost
-    | Usage
-    | Progress
-)
-"""Events that a task reports or that are measured of it."""
+_TaskEvent = TaskReport | TaskExited | TaskStarted | TaskReady
 
 
 def live_controller(
@@ -136,9 +121,10 @@ class Controller:
         self._tracks = tracks or policy.tracks
         self._queue = queue
         self._jobs = Jobs()
-        self._stall_at: float | None = None  # no job stalls before; reports only put it off
         self._unseen_steps = UnseenSteps(self._jobs)
         self._allocator = allocator = Allocator(policy, self._jobs, compares_gpus)
+        self._ends = Ends(self._jobs, allocator, queue)
+        self._reports = TaskReports(self._jobs, policy, queue, self._ends)
         self._urgency = Urgency(self._jobs, allocator)
         if queue is not None:
             queue.sees(lambda name: allocator.without_slots(name))  # noqa: PLW0108  # a bound method would be copied
@@ -171,14 +157,14 @@ class Controller:
                 actions += self._planned(now, event)
             case MemoryUsed() | GpuMemoryUsed():
                 actions += self._memory_used(now, event)
-            case TaskExited(task, exit):
-                actions += self._exited(pending, task, exit)
-            case Usage() | Progress() | CheckpointDone() | CheckpointLost():
-                actions += self._told(pending, event)
+            case Usage() | Progress() | CheckpointDone() | CheckpointLost() | TaskExited():
+                actions += self._of_task(pending, event)
             case TaskConnected() | GpusUsed() | TaskJoined() | TaskLeaves():
-                actions += self._told(pending, event)
-            case Predicted(job):
-                owner = self._jobs.all.get(job)
+                actions += self._of_task(pending, event)
+            case TaskStarted() | TaskReady():
+                actions += self._of_task(pending, event)
+            case Predicted():
+                owner = self._jobs.all.get(event.job)
                 is_served = owner is not None and owner.tasks and not owner.is_frozen
                 if self.policy.predicts and is_served:
                     pending.changes.append(event)
@@ -191,11 +177,9 @@ class Controller:
                 | UnpauseRequested()
             ):
                 actions += self._requested(pending, event)
-            case TaskStarted() | TaskReady():
-                actions += self._up(pending, event)
-        self._judge_stalls(pending)
+        self._reports.judge_stalls(pending)
         if self._jobs.limited:
-            actions += self._timeouts(now)
+            actions += self._ends.time_out(now)
         actions += self._urgency.end(pending)
         actions += self._start_due(pending)
         actions += self._urgency.make_way(pending, self._queue)
@@ -269,7 +253,7 @@ class Controller:
             self._queue.at_once(job)
         if event.taken_up is not None:
             return self._taken_up(pending, job, event.taken_up)
-        return self._plan_anew(job, Reason(ReasonKind.BEING_PLANNED))
+        return starting.plan_anew(job, Reason(ReasonKind.BEING_PLANNED))
 
     def _taken_up(self, pending: Pending, job: JobRecord, then: TakenUp) -> list[Action]:
         """A job of a hub that died: it has ended, goes on, or is started again if it can resume."""
@@ -289,11 +273,11 @@ class Controller:
             starting.limit(job)
             return actions
         if then.lost is None:
-            return self._plan_anew(job, Reason(ReasonKind.BEING_PLANNED))
+            return starting.plan_anew(job, Reason(ReasonKind.BEING_PLANNED))
         if job.resume is None and not job.spec.resumes and not job.spec.retries:
             lost = Reason.of(then.lost.kind, **{**then.lost.facts, "run": job.run})
             return [job.mark("failed", lost)]
-        return self._plan_anew(job, Reason.of(ReasonKind.STARTED_AGAIN, after=then.lost))
+        return starting.plan_anew(job, Reason.of(ReasonKind.STARTED_AGAIN, after=then.lost))
 
     def _planned(self, now: float, event: JobPlanned) -> list[Action]:
         job = self._jobs.all.get(event.job)
@@ -309,7 +293,7 @@ class Controller:
             return []
         match event:
             case StopRequested(_, kill, reason):
-                return self._stop(job, kill, reason)
+                return self._ends.stop(job, kill, reason)
             case ResizeRequested(_, workers):
                 return resizing.resize(job, workers, self._allocator, pending)
             case ChangeRequested(_, spec):
@@ -331,163 +315,21 @@ class Controller:
                 job.spared_by = job.paused_for
                 return pausing.unpause(pending, job, event, self._queue)
 
-    # --- reports of tasks -------------------------------------------------------------------------
+    # --- tasks ------------------------------------------------------------------------------------
 
-    def _told(self, pending: Pending, event: _Told) -> list[Action]:
-        job = self._owner(event.task)
-        if job is None:
+    def _of_task(self, pending: Pending, event: _TaskEvent) -> list[Action]:
+        job = self._jobs.all.get(event.task.job)
+        if job is None or event.task not in job.tasks:
             return []
-        task = job.tasks[event.task]
-        if isinstance(event, TaskConnected | CheckpointDone) and self._jobs.urgent and self._queue:
-            self._queue.can_resume()
         match event:
-            case TaskConnected(_, framework):
-                task.connected, job.framework = True, framework
-                job.met = job.met or task.is_worker
-            case GpusUsed():
-                task.computes_on = event.gpus
-                pending.nodes.add(task.node)
-                pending.moved[job.id] = job
-            case TaskJoined():
-                task.joins = False
-                job.other_tasks()
-            case TaskLeaves():
-                task.leaving = True
-                job.other_tasks()
-            case CheckpointDone():
-                if event.checkpoint.step > (job.resume.step if job.resume is not None else 0):
-                    job.came_to_work()
-                job.resume, job.faults = event.checkpoint, 0
-                job.saved_then = job.ends_as is not None
-            case CheckpointLost() if job.undisturbed:
-                job.resume = event.instead
-                lost = Reason.of(ReasonKind.CHECKPOINT_LOST, text=event.text)
-                if event.instead is not None:
-                    return faults.restart(job, task, lost)
-                none_left = Reason.of(ReasonKind.NO_CHECKPOINT_LEFT, after=lost)
-                return self._end(job, "failed", none_left, lost=True)
-            case Usage():
-                return self._used(pending, job, task, event)
-            case Progress():
-                job.came_to_work()
-                return self._progressed(pending, job, event)
-        return []
+            case TaskExited(task, exit):
+                return self._ends.exited(pending, job, task, exit)
+            case TaskStarted() | TaskReady():
+                return self._up(pending, job, event)
+        return self._reports.take(pending, job, event)
 
-    def _used(
-        self, pending: Pending, job: JobRecord, task: TaskRecord, usage: Usage
-    ) -> list[Action]:
-        """A reading of a task's use: its job may leave more cores to others, or fewer."""
-        if job.is_frozen:
-            return []
-        turned, needed = task.use(pending.now, usage), job.needed_cores()
-        pending.changes.append(job.use(pending.now, usage))
-        if job.needed_cores() != needed:
-            pending.sized.update(other.node for other in job.tasks.values())
-        if self._queue is not None:
-            self._queue.uses(pending.now, job)
-        if outgrows_memory(job, task):
-            pending.moved[job.id] = job
-        if not turned:
-            return []
-        pending.sized.add(task.node)
-        return [MarkIdle(task.id, task.idle)]
-
-    def _progressed(self, pending: Pending, job: JobRecord, progress: Progress) -> list[Action]:
-        rule = job.spec.progress
-        value = rule.value(progress.loss, progress.metrics)
-        adversarial = value is not None and is_adversarial(rule.metric, progress.metrics)
-        job.report(pending.now, value, progress, adversarial)
-        if value is not None and not job.is_frozen:
-            less_is_better = -value if rule.rising else value
-            place = progress.step, progress.epoch, progress.epochs, progress.count
-            pending.changes.append(Reported(job.id, less_is_better, *place, adversarial))
-            self._stall_at = _soonest(self._stall_at, job.stalls_at())
-        if job.watch is None or job.state != "running" or progress.covers == "part":
-            return []  # the first batches do not show an epoch's final value
-        latest = rule.raw_value(
-            progress.loss if progress.mean is None else progress.mean, progress.metrics
-        )
-        if latest is None:
-            return []
-        if job.watch.reached(latest):
-            facts = {"metric": rule.metric, "value": latest, "goal": rule.goal}
-            return self._end(job, "done", Reason(ReasonKind.GOAL_REACHED, facts))
-        return [Warn(job.watch.doubt, job.id)] if job.watch.doubt is not None else []
-
-    def _judge_stalls(self, pending: Pending) -> None:
-        """Let trackers detect jobs that stopped reporting, and tell the policy."""
-        if self._stall_at is None or pending.now < self._stall_at:
-            return
-        self._stall_at = None
-        for job in self._jobs.all.values():
-            if job.tracker is not None and job.tasks and not job.is_frozen:
-                if job.tracker.judge_stall(pending.now) and self.policy.tracks:
-                    pending.changes.append(Stalled(job.id))
-                self._stall_at = _soonest(self._stall_at, job.tracker.stalls_at())
-
-    # --- ends -------------------------------------------------------------------------------------
-
-    def _exited(self, pending: Pending, id: TaskId, exit: Exit) -> list[Action]:
-        job = self._owner(id)
-        if job is None:
-            return []
-        task = job.drop(id)
-        job.kills += exit.kills
-        if task.is_worker:
-            job.overdue_seconds = exit.overdue_seconds or job.overdue_seconds
-            job.ending = Ending.of(exit) or job.ending
-        pending.left(job, task)
-        why = exit.because()
-        if exit.on_gpu:
-            why = out_of_gpu_memory.explain(job, task, exit, self._allocator, self._queue)
-        actions: list[Action] = []
-        if job.undisturbed and not task.stopping:
-            if faults.is_last(job, task, exit):
-                job.finished = True
-            elif faults.has_served(job, task, exit):
-                pass
-            elif job.spec.roles and exit.ok:
-                early = Reason(ReasonKind.NOT_READY)
-                actions += self._fail(job, task, Exit(code=1), early)
-            else:
-                actions += self._task_lost(pending, job, task, exit, why)
-        elif job.ends_as is not None and not exit.ok and job.failure is None:
-            job.failure = exit
-        elif faults.is_cause(job, exit):
-            faults.fail(job, task, exit, why)
-        actions += faults.settle(pending.now, job)
-        return actions if job.tasks else [*actions, *self._ended(pending, job, task, exit)]
-
-    def _task_lost(
-        self, pending: Pending, job: JobRecord, task: TaskRecord, exit: Exit, why: Reason
-    ) -> list[Action]:
-        """A task ended before its time."""
-        nodes = job.there(self._allocator.nodes)
-        if not faults.is_fault(job, task, exit, nodes):
-            return self._fail(job, task, exit, why)
-        loss = faults.describe(task, exit, why, nodes)
-        if not (exit.port_taken or faults.costs_others(job, task)):
-            return faults.survive(job, task, loss, nodes, pending)
-        job.faults += 1
-        node = instead(job, task.node, nodes)
-        has_nodes = node is not None or bool(job.missed(pending.now))
-        if job.faults > faults.MOST_BETWEEN_CHECKPOINTS or not has_nodes:
-            times = job.faults if has_nodes else None
-            over = Reason.of(ReasonKind.CANNOT_GO_ON, after=loss, faults=times)
-            advised = faults.advised(job, exit, over, task.node, nodes)
-            return [
-                Fault(job.id, task.id, over),
-                *self._end(job, "failed", advised, exit, lost=True),
-            ]
-        if node is not None and faults.is_replaced(job, task):
-            return faults.restart_server(job, task, loss, node, pending)
-        return faults.restart(job, task, loss)
-
-    def _up(self, pending: Pending, event: TaskStarted | TaskReady) -> list[Action]:
+    def _up(self, pending: Pending, job: JobRecord, event: TaskStarted | TaskReady) -> list[Action]:
         """A task has started. A task of a role is then ready at once, later, or not in time."""
-        job = self._owner(event.task)
-        if job is None:
-            return []
         task, failure = job.tasks[event.task], None
         if isinstance(event, TaskStarted):
             starting.began(pending.now, job)
@@ -500,121 +342,8 @@ class Controller:
         if is_ready:
             starting.ready(pending, job, task, self._allocator)
         elif failure is not None and job.undisturbed and not task.stopping:
-            return self._fail(job, task, Exit(code=1), failure)
+            return self._ends.fail(job, task, Exit(code=1), failure)
         return []
-
-    def _fail(self, job: JobRecord, task: TaskRecord, exit: Exit, why: Reason) -> list[Action]:
-        """A task's program failed: stop the others, which would wait for it in vain."""
-        faults.fail(job, task, exit, why)
-        if job.failed_by is None or not job.tasks:
-            return []
-        first = job.workers() or list(job.tasks.values())
-        stops = [other.stop(job.failed_by, broken=True) for other in first]
-        return [job.mark("stopping", job.failed_by), *stops]
-
-    def _ended(
-        self, pending: Pending, job: JobRecord, task: TaskRecord, exit: Exit
-    ) -> list[Action]:
-        """The last task of an attempt has ended."""
-        by_itself = job.failure is None and job.restart is None
-        done = by_itself if job.ends_as is None else job.ends_as[0] == "done"
-        if not job.is_frozen:
-            pending.changes.append(Left(job.id, done))
-        job.frozen_at = None
-        job.limit(None)
-        if self._queue is not None:
-            self._queue.ended(pending.now, job)
-        failure, job.failure = job.failure, None
-        code = (failure or exit).shell_code
-        if job.ends_as is not None:
-            return [finishing.as_asked(job, *job.ends_as, code), *finishing.doubts(job)]
-        if job.restart is not None:
-            job.not_before = pending.now
-            return [job.mark("waiting", Reason.of(ReasonKind.STARTED_AGAIN, after=job.restart))]
-        if failure is None:
-            return [job.mark("done", finishing.how_finished(job), 0), *finishing.doubts(job)]
-        job.ending = None
-        reason = job.failed_by or failure.because()
-        nodes = self._allocator.nodes
-        if more := faults.grow_after_oom(job, task, failure, reason, nodes):
-            job.not_before = pending.now
-            return more
-        if job.tries_elsewhere:
-            job.tries_elsewhere, job.not_before = False, pending.now
-            return [job.mark("waiting", reason, code)]
-        started = failure.code is not None or failure.signal is not None
-        if started and job.doubts_its_plan:
-            job.spec, job.plan = replace(job.spec, plan=_ALONE), None
-            job.revision += 1
-            return self._plan_anew(job, Reason.of(ReasonKind.TRIED_AS_ONE_TASK, after=reason), code)
-        if started and job.retried < job.spec.retries:
-            wait = min(2.0**job.retried, 60.0)
-            job.retried += 1
-            job.not_before = pending.now + wait
-            left = job.spec.retries - job.retried + 1
-            again = Reason.of(ReasonKind.TRIED_AGAIN, after=reason, seconds=wait, retries_left=left)
-            return [job.mark("waiting", again, code)]
-        advised = faults.advised(job, failure, reason, job.failed_at, nodes)
-        return [job.mark("failed", advised, code)]
-
-    def _plan_anew(self, job: JobRecord, reason: Reason, code: int | None = None) -> list[Action]:
-        return [job.mark("waiting", reason, code), PlanJob(job.id, job.wanted, job.revision)]
-
-    def _stop(self, job: JobRecord, kill: bool, reason: Reason | None) -> list[Action]:
-        if job.state in ENDED:
-            return []
-        if not job.tasks:
-            if job.queued and self._queue is not None:
-                self._queue.withdraw(job)
-            early = Reason.of(ReasonKind.STOPPED_BEFORE_START, attempt=job.attempt)
-            return [job.mark("stopped", early)]
-        if not kill and reason is not None:
-            return self._end(job, "stopped", reason)
-        state: JobState = "killed" if kill else "stopped"
-        by_user = ReasonKind.KILLED_BY_USER if kill else ReasonKind.STOPPED_BY_USER
-        asked = Reason(ReasonKind.USER_ASKED)
-        return self._end(job, state, Reason(by_user), kill=kill, while_stopping=asked)
-
-    def _end(
-        self,
-        job: JobRecord,
-        state: JobState,
-        reason: Reason,
-        failure: Exit | None = None,
-        *,
-        kill: bool = False,
-        lost: bool = False,
-        while_stopping: Reason | None = None,
-    ) -> list[Action]:
-        """End the tasks of a job and mark it as `state`.
-
-        Servers are stopped after the workers, which may need them for their last step. A second
-        call can only turn a stop into a kill.
-
-        Args:
-            lost: Whether a fault ends the job that it cannot survive.
-            while_stopping: Reason until all tasks have ended; None: the final one.
-        """
-        if job.ends_as is not None and not kill:
-            return []
-        job.ends_as, job.failure, job.lost = (state, reason), failure, lost
-        if not job.tasks:
-            return []
-        first = list(job.tasks.values()) if kill else job.workers() or list(job.tasks.values())
-        mark = job.mark("stopping", while_stopping or reason)
-        return [mark, *(task.stop(reason, kill=kill) for task in first)]
-
-    def _timeouts(self, now: float) -> list[Action]:
-        actions: list[Action] = []
-        for job in in_order(self._jobs.limited.values()):
-            if job.deadline is not None and now >= job.deadline:
-                job.limit(None)
-                if job.evaluates_last:
-                    actions += faults.evaluated(job)
-                    continue
-                over = Reason.of(ReasonKind.TIMED_OUT, seconds=job.spec.timeout or 0.0)
-                actions += self._end(job, "failed", over)
-        return actions
 
     # --- starting ---------------------------------------------------------------------------------
 
@@ -649,17 +378,7 @@ class Controller:
             ):
                 pending.changes.append(Predicted(job.id, *job.work))
         actions += self._allocator.settle(pending)
-        for job in jobs:
-            started = Reason.of(
-                ReasonKind.STARTED,
-                attempt=job.attempt,
-                resumed_from=job.resume.where if job.resume is not None else None,
-                is_urgent=job.spec.urgent or None,
-                **job.overtook,
-            )
-            job.overtook = {}
-            actions.append(job.mark("running", why or started))
-        return actions
+        return actions + [starting.running(job, why) for job in jobs]
 
     # --- nodes ------------------------------------------------------------------------------------
 
@@ -710,16 +429,8 @@ class Controller:
 
     # --- small things -----------------------------------------------------------------------------
 
-    def _owner(self, task: TaskId) -> JobRecord | None:
-        job = self._jobs.all.get(task.job)
-        return job if job is not None and task in job.tasks else None
-
     def _wake_at(self) -> float | None:
         times = [self._allocator.wake_at, self._queue.wake_at if self._queue is not None else None]
         times += [job.deadline for job in self._jobs.limited.values()]
         times += [starting.time_of(job) for job in self._jobs.planned]
-        return _soonest(self._stall_at, *times)
-
-
-def _soonest(*times: float | None) -> float | None:
-    return min((time for time in times if time is not None), default=None)
+        return soonest(self._reports.stall_at, *times)

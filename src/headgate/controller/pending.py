@@ -101,3 +101,8 @@ def _undecided(job: JobRecord) -> Reason:
     if job.spec.share is not None:
         return Reason.of(ReasonKind.PINNED, share=job.spec.share)
     return _LEFT_BY_OTHERS if job.granted.cpu_weight is not None else _NO_POLICY
+
+
+def soonest(*times: float | None) -> float | None:
+    """The first of these times; None: there is none."""
+    return min((time for time in times if time is not None), default=None)

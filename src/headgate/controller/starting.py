@@ -11,7 +11,7 @@ from headgate.controller.jobs import Jobs, in_order
 from headgate.controller.pending import Pending
 from headgate.controller.records import JobRecord
 from headgate.controller.task_record import TaskRecord
-from headgate.model.actions import Action, Resize
+from headgate.model.actions import Action, PlanJob, Resize
 from headgate.model.cluster import Node
 from headgate.model.identifiers import EVALUATOR, JobId, TaskName
 from headgate.model.job_states import ENDED
@@ -38,6 +38,11 @@ def wait(now: float, job: JobRecord) -> list[Action]:
     if when is None or when <= now:
         return []
     return [job.mark("waiting", Reason.of(ReasonKind.STARTS_IN, seconds=when - now))]
+
+
+def plan_anew(job: JobRecord, reason: Reason, code: int | None = None) -> list[Action]:
+    """Have a job planned; it waits for that."""
+    return [job.mark("waiting", reason, code), PlanJob(job.id, job.wanted, job.revision)]
 
 
 def due(now: float, jobs: Jobs, nodes: Mapping[str, Node]) -> tuple[list[JobRecord], list[Action]]:
@@ -157,3 +162,17 @@ def began(now: float, job: JobRecord) -> None:
         limit(job)
     if job.tracker is not None:
         job.tracker.began(now)
+
+
+def running(job: JobRecord, why: Reason | None = None) -> Action:
+    """Announce that a job runs. `why`: the reason, unless it starts in its turn."""
+    resumed_from = job.resume.where if job.resume is not None else None
+    in_turn = Reason.of(
+        ReasonKind.STARTED,
+        attempt=job.attempt,
+        resumed_from=resumed_from,
+        is_urgent=job.spec.urgent or None,
+        **job.overtook,
+    )
+    job.overtook = {}
+    return job.mark("running", why or in_turn)
