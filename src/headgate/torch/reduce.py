@@ -40,6 +40,9 @@ from headgate.torch.gradient_weights import Weight
 class Weigher(Protocol):
     """Computes the weight of a worker's gradients for a reducer."""
 
+    summed: bool
+    """Whether the loss of a batch is the sum of its samples' losses, not their mean."""
+
     def weigh(self) -> Weight:
         """The weight, as far as this worker knows. Called once, at the beginning of a round."""
 
@@ -77,7 +80,6 @@ class Reducer:
         exchanged: Takes each round.
 
     Attributes:
-        summed: Whether the loss of a batch is the sum of its samples' losses, not their mean.
         rounds: Rounds so far.
         part: This worker's fraction of the samples or tokens that counted in the latest round.
         said: The weights declared by the script.
@@ -100,7 +102,6 @@ class Reducer:
         self._agreed = agreed
         self._differs = differs
         self._exchanged = exchanged
-        self.summed = False
         self.rounds = 0
         self.part: torch.Tensor | float = 1.0
         self._parameters: list[nn.Parameter] = []
@@ -164,7 +165,7 @@ class Reducer:
         """Factor of this worker's loss of the latest round, such that the sum over all workers is
         the loss of the whole batch.
         """
-        return self._weight.factor if self.summed else self.part
+        return self._weight.factor if self._weigher.summed else self.part
 
     def settle(self) -> None:
         """End a round whose backward had no end of its own, because an optimizer begins its
@@ -252,14 +253,16 @@ class Reducer:
             self._take_weight()
 
     def _take_weight(self) -> None:
+        observer = self._backend.observer
+        self._backend.traced = observer is not None and observer.sampling()
         self._weight = self._weigher.weigh()
         self._begin_exchange()
         if self._weigher.asks:
             begin = time.perf_counter()
             head = self._backend.sum_of(0).tolist()
-            if self._backend.observer is not None:
+            if observer is not None:
                 waited = time.perf_counter() - begin
-                self._backend.observer.moved(Movement((("wait", begin, waited),)))
+                observer.moved(Movement((("wait", begin, waited),)))
             self._weight = self._weigher.agree(head)
 
     def _begin_exchange(self) -> None:
@@ -304,7 +307,7 @@ class Reducer:
         if not parameter.requires_grad or self._hooked.get(id(parameter)) == parameter._cdata:
             return
         self._hooked[id(parameter)] = parameter._cdata
-        if self.summed or parameter in self._accumulated:
+        if self._weigher.summed or parameter in self._accumulated:
             self._accumulated.keep_apart(parameter)
         gradient_hooks.register_post_accumulate_grad_hook(parameter, self._has_arrived)
 
@@ -324,7 +327,7 @@ class Reducer:
     @property
     def _factor(self) -> float:
         """Factor of this worker's gradients before they are summed."""
-        return self._weight.factor if self.summed else self._weight.counts
+        return self._weight.factor if self._weigher.summed else self._weight.counts
 
     def _fresh(self, parameter: torch.Tensor) -> torch.Tensor:
         gradient = self._accumulated.fresh(parameter)
@@ -368,13 +371,15 @@ class Reducer:
         waits = self.said.waits
         if waits:
             self._take_weight()
-        self.said.exchanges(self.summed, self._arrived, self._tables, self._accumulated.earlier)
+        self.said.exchanges(
+            self._weigher.summed, self._arrived, self._tables, self._accumulated.earlier
+        )
         tables = [(weight, weight.grad) for weight, _ in self._tables.values()]
         self._contribute_rest(buckets, tables, of_all=waits)
         begin = time.perf_counter()
         result = self._exchange(buckets)
         control = buckets.control_of(result.sums)
-        if not self.summed and not control.is_cuda and not control[0]:
+        if not self._weigher.summed and not control.is_cuda and not control[0]:
             # No gradient counts in the whole batch, so they are weighted by samples, as in one
             # process.
             self._weight = replace(self._weight, over=None)
@@ -473,7 +478,7 @@ class Reducer:
                 self._differs(int(control.is_cuda), head.mark is not None)
             self._agreed(head.stop, head.checkpoint)
         self.part = self._weight.counts / total
-        if not self.summed:
+        if not self._weigher.summed:
             for sums in result.sums[1:]:
                 sums.div_(total)
         gradients, values, apart = [], [], []
@@ -504,9 +509,9 @@ class Reducer:
         """
         for weight, earlier in self._tables.values():
             assert weight.grad is not None
-            fresh = weight.grad if self.summed else weight.grad / total
+            fresh = weight.grad if self._weigher.summed else weight.grad / total
             weight.grad = fresh if earlier is None else earlier + fresh
-        self._backend.took_part(None if self.summed else self._weight.counts / total)
+        self._backend.took_part(None if self._weigher.summed else self._weight.counts / total)
 
     def _gradient_to_write(self, parameter: torch.Tensor) -> torch.Tensor:
         gradient = parameter.grad
@@ -531,7 +536,7 @@ class Reducer:
                 rows(parameter, self._fresh(parameter) if adds else None, self._factor)
             )
         for parameter, summed in zip(used, self._backend.sum_sparse(contributions) if used else []):
-            gradient = (summed if self.summed else summed / total).to(parameter.dtype)
+            gradient = (summed if self._weigher.summed else summed / total).to(parameter.dtype)
             if parameter in self._accumulated:
                 self._accumulated.put(parameter, gradient)
             else:

@@ -168,8 +168,9 @@ class Session(TaskSession):
     def report(
         self, loss: Any, step: int | None, metrics: Mapping[str, Any], weight: Any = None
     ) -> None:
-        if weight is not None and self._worker is not None:
-            self._worker.say_weight(weight)
+        averaging = None if self._worker is None else self._worker.averaging
+        if weight is not None and averaging is not None:
+            averaging.say_weight(weight)
         if not self._hooked:
             self._trained.stepped_unseen()
             self._step()
@@ -180,7 +181,7 @@ class Session(TaskSession):
         if self._worker is not None:
             metrics = {**self._worker.metrics, **metrics}
             if loss is not None:
-                loss, part = self._worker.weighted_report(loss)
+                loss, part = self._worker.weights.of_report(loss)
         self._progress.report(loss, metrics, part)
         if not self._loaders.states and self._stepped:
             self._begin_step()
@@ -232,9 +233,8 @@ class Session(TaskSession):
         if self._to_arrive:
             self.arrived(False)
         self._trained.begins(optimizer)
-        changed = (
-            None if self._worker is None else self._worker.optimizer_begins(optimizer, args, kwargs)
-        )
+        averaging = None if self._worker is None else self._worker.averaging
+        changed = None if averaging is None else averaging.optimizer_begins(optimizer, args, kwargs)
         if self.meter.sampled:
             if optimizer is self._trained.optimizers[-1]:
                 self.meter.unhook()
@@ -244,8 +244,8 @@ class Session(TaskSession):
     def _optimizer_ended(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if self.meter.sampled:
             self.meter.mark("other")
-        if self._worker is not None:
-            self._worker.optimizer_ended(optimizer)
+        if self._worker is not None and self._worker.averaging is not None:
+            self._worker.averaging.optimizer_ended(optimizer)
         self._trained.stepped(optimizer)
         if self._counted.is_step(optimizer, self._stepped):
             self._step()

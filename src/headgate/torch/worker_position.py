@@ -12,6 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from headgate.task import Channel, Stop
+from headgate.task.script_position import CURE, difference, place
+from headgate.task.sync_points import SyncPoints
 from headgate.torch.backend import REMOTE
 from headgate.torch.buffers import Buffers
 from headgate.torch.control_vector import MARKS
@@ -125,6 +128,89 @@ class WorkerPosition:
         position["buffers"] = self._buffers.described()
         position.pop("changed", None)
         return position
+
+
+class PositionComparison:
+    """Compares where the workers of a job stand, so that those which differ fail instead of waiting
+    for each other.
+
+    Args:
+        position: This worker's position.
+        channel: The channel to the engine.
+        in_step: Whether the workers step together.
+        rounds: Returns the number of finished rounds.
+
+    Attributes:
+        position: As given.
+        sync_points: The barriers with the other workers.
+    """
+
+    def __init__(
+        self,
+        position: WorkerPosition,
+        channel: Channel,
+        in_step: bool,
+        rounds: Callable[[], int],
+    ) -> None:
+        self.position = position
+        self._channel = channel
+        self._in_step = in_step
+        self._rounds = rounds
+        self._sizes: dict[str, float] = {}
+        self.sync_points = SyncPoints(channel, self._standing)
+
+    def look(self) -> None:
+        """Look whether the others can still come to the round that this worker waits in."""
+        self.sync_points.look({**self._standing(), "rounds": self._rounds() + 1})
+
+    def differs(self, before: int, alone: bool) -> None:
+        """Find out what differs, after the marks of a round differed.
+
+        Args:
+            before: How many rounds ago that was.
+            alone: Whether only this worker's mark differs.
+
+        Raises:
+            WorkersDiffer: Something relevant differs.
+            Stop: The job ends meanwhile.
+        """
+        position = self.position.exchanged(before)
+        if alone:
+            self.sync_points.fail(
+                f"worker-{int(self._channel.welcome['index'])} does not do what the other workers "
+                f"do: it is {place(position)}; {CURE}"
+            )
+        given = self.sync_points.barrier(position)
+        if given is None:
+            raise Stop
+        text = difference({index: entry for index, (entry, _) in given.items()})
+        if text:
+            self.sync_points.fail(text)
+
+    def exchanged(self) -> None:
+        """Note the end of a round. It may have been ended without a worker that has left."""
+        if self._channel.positions:
+            self.sync_points.look(self._standing())
+
+    def left(self, models: Iterable[nn.Module]) -> None:
+        """Note that the script has left a loop over epochs."""
+        if self._in_step:
+            self.sync_points.left()
+            self._sizes = sizes(models)
+
+    def close(self, by_itself: bool) -> None:
+        """Note the end of the script. `by_itself`: it was not asked to end."""
+        compares = by_itself and self._in_step
+        self.sync_points.close(self.position.end(self._rounds(), self._sizes) if compares else None)
+
+    def _standing(self) -> Mapping[str, Any]:
+        """The position of this worker between two rounds, without fields that differ if workers do
+        not step together.
+        """
+        position = self.position.now(self._rounds())
+        if self._in_step:
+            return position
+        return {name: position[name] for name in ("rounds", "phase", "epoch")}
 
 
 @torch.no_grad()
