@@ -16,6 +16,7 @@ from headgate.torch.buffers import Buffers
 from headgate.torch.closures import Arguments, averaged
 from headgate.torch.gradients import check_averaged, check_same
 from headgate.torch.reduce import Reducer
+from headgate.torch.round_control import RoundControl
 from headgate.torch.round_weights import RoundWeights
 from headgate.torch.sharding import Slices
 from headgate.torch.straggler_wait import StragglerWait
@@ -75,15 +76,8 @@ class GradientAveraging:
         self._waits = StragglerWait(send)
         self._owner = owner
         self._rounds: dict[int, int] = {}  # when each optimizer took its latest step
-        self.reducer = Reducer(
-            link,
-            weights,
-            self._mark,
-            agreed.flags,
-            agreed.agree,
-            comparison.differs,
-            self._exchanged,
-        )
+        control = RoundControl(link, self._mark, agreed.flags, agreed.agree, comparison.differs)
+        self.reducer = Reducer(link, weights, control, self._exchanged)
         weights.start(link.index, slices)
         loss_mean.watch(weights.losses.sees, self._backward_failed)
         gradient_hooks.watch(self.reducer.averages, self.reducer.sees_hook)

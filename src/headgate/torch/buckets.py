@@ -4,13 +4,14 @@ rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from headgate.torch.backend import Backend
+from headgate.torch.backend import REMOTE, Backend
+from headgate.torch.control_vector import ReduceError, Shape
 from headgate.torch.sparse_layers import each_row_once
 
 
@@ -109,6 +110,113 @@ class GradientBuckets:
     def empty(self) -> None:
         """Begin a round, with all buffers empty."""
         self._missing = list(self._sizes)
+
+
+class GradientLayout:
+    """The parameters whose gradients are averaged, and where each goes in the buffers.
+
+    Gradients arrive from the last layer to the first; once seen, buffers are filled in the order in
+    which they arrived at the lowest worker.
+
+    Args:
+        backend: Decides the size and device of the buffers.
+        head: Length of the first buffer.
+
+    Attributes:
+        parameters: All parameters of the prepared models that are not on servers.
+        shape: The layout of the control vector.
+    """
+
+    def __init__(self, backend: Backend, head: int) -> None:
+        self._backend = backend
+        self._head = head
+        self.parameters: list[nn.Parameter] = []
+        self.shape = Shape(0, 0, 0)
+        self._sparse: set[int] = set()
+        self._trained: list[torch.Size | None] = []
+        self._order: list[int] | None = None
+        self._buckets: GradientBuckets | None = None
+
+    def add(self, model: nn.Module) -> None:
+        """Average the gradients of this model too."""
+        known = set(map(id, self.parameters))
+        for parameter in model.parameters():
+            if id(parameter) not in known and not hasattr(parameter, REMOTE):
+                known.add(id(parameter))
+                self.parameters.append(parameter)
+        if self._backend.sums_sparse:
+            self._sparse |= sparse_parameters(model)
+        self._trained = []
+        self._buckets = None
+
+    @property
+    def buckets(self) -> GradientBuckets:
+        """The buffers of the running round.
+
+        Raises:
+            ReduceError: None has begun.
+        """
+        if self._buckets is None:
+            raise ReduceError("a round was to end that had not begun")
+        return self._buckets
+
+    def is_sparse(self, parameter: torch.Tensor) -> bool:
+        """Whether the rows of a sparse gradient are summed."""
+        return id(parameter) in self._sparse
+
+    def one_of_all(self, number: int) -> nn.Parameter | None:
+        """A trained parameter, a different one for each number; None: none is trained."""
+        count = len(self.parameters)
+        places = ((number + n) % count for n in range(count))
+        return next((self.parameters[n] for n in places if self.parameters[n].requires_grad), None)
+
+    def begin_round(self) -> None:
+        """Empty the buffers; make new ones if the trained parameters have changed."""
+        trained = [
+            parameter.shape if parameter.requires_grad else None for parameter in self.parameters
+        ]
+        if trained != self._trained:
+            self._trained = trained
+            self._order = None
+            self._buckets = None
+        if self._buckets is not None:
+            self._buckets.empty()
+            return
+        dense = self._dense
+        order = range(len(dense) - 1, -1, -1) if self._order is None else self._order
+        sparse = [
+            p for p, on in zip(self.parameters, trained) if on is not None and self.is_sparse(p)
+        ]
+        self.shape = Shape(len(dense), len(sparse), len(self._backend.overflows()))
+        self._buckets = GradientBuckets(
+            [dense[i] for i in order], sparse, self._head, self.shape.numbers, self._backend
+        )
+        self._backend.register(self._buckets.buffers)
+
+    def follow(self, arrived: Mapping[int, int]) -> None:
+        """From the next round on, fill buffers in the order in which gradients arrived at the
+        lowest worker, if that is not known yet. All workers call this after a round.
+
+        Args:
+            arrived: When each gradient arrived, by `id` of its parameter.
+        """
+        if not self._backend.ordered or self._order is not None:
+            return
+        dense = self._dense
+        order = sorted(
+            range(len(dense)), key=lambda i: (arrived.get(id(dense[i]), len(arrived)), -i)
+        )
+        self._order = list(self._backend.broadcast_value(order))
+        if [id(dense[i]) for i in self._order] != list(self.buckets.slots):
+            self._buckets = None
+
+    @property
+    def _dense(self) -> list[nn.Parameter]:
+        return [
+            p
+            for p, on in zip(self.parameters, self._trained)
+            if on is not None and not self.is_sparse(p)
+        ]
 
 
 def _elements(parameter: torch.Tensor) -> int:

@@ -22,19 +22,12 @@ from torch import nn
 
 from headgate.torch import gradient_hooks, gradient_weights
 from headgate.torch.accumulated_gradients import AccumulatedGradients
-from headgate.torch.backend import REMOTE, Backend, Movement, RoundResult, TimedRound
-from headgate.torch.buckets import GradientBuckets, rows, sparse_parameters
-from headgate.torch.control_vector import (
-    HEAD,
-    ControlInput,
-    ControlSum,
-    Interruption,
-    ReduceError,
-    Shape,
-)
+from headgate.torch.backend import Backend, Movement, RoundResult, TimedRound
+from headgate.torch.buckets import GradientBuckets, GradientLayout, rows
+from headgate.torch.control_vector import ControlSum, Interruption, ReduceError
 from headgate.torch.declared_weights import DeclaredWeights, WeightTarget
-from headgate.torch.deferred_reads import DeferredReads
 from headgate.torch.gradient_weights import Weight
+from headgate.torch.round_control import RoundControl
 
 
 class Weigher(Protocol):
@@ -70,13 +63,7 @@ class Reducer:
     Args:
         backend: Sums the gradients.
         weigher: Computes the weight of this worker's gradients; called once in each round.
-        mark: A digest of this worker's position, below `control_vector.MARKS`; called at the end of
-            each round.
-        flags: Whether this worker was asked to stop, and to save a checkpoint; called at the end of
-            each round.
-        agreed: Called for each round with whether any worker was asked to stop, and to save.
-        differs: Called if the workers' marks differ, with how many rounds ago that was, and whether
-            only this worker's mark differs from the others'. Raises the error.
+        control: Writes and reads the control vectors.
         exchanged: Takes each round.
 
     Attributes:
@@ -89,28 +76,17 @@ class Reducer:
         self,
         backend: Backend,
         weigher: Weigher,
-        mark: Callable[[], int],
-        flags: Callable[[], tuple[bool, bool]],
-        agreed: Callable[[bool, bool], None],
-        differs: Callable[[int, bool], None],
+        control: RoundControl,
         exchanged: Callable[[TimedRound], None],
     ) -> None:
         self._backend = backend
         self._weigher = weigher
-        self._mark = mark
-        self._flags = flags
-        self._agreed = agreed
-        self._differs = differs
+        self._control = control
         self._exchanged = exchanged
         self.rounds = 0
         self.part: torch.Tensor | float = 1.0
-        self._parameters: list[nn.Parameter] = []
-        self._sparse: set[int] = set()
-        self._trained: list[torch.Size | None] = []
+        self._layout = GradientLayout(backend, gradient_weights.NUMBERS)
         self._hooked: dict[int, int] = {}
-        self._buckets: GradientBuckets | None = None
-        self._order: list[int] | None = None
-        self._shape = Shape(0, 0, 0)
         self._weight = Weight(1.0, 1.0)
         self._open = False
         self._tasks: set[int] = set()
@@ -119,24 +95,13 @@ class Reducer:
         self._tables: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
         self._accumulated = AccumulatedGradients()
         self._launched = 0
-        self._late = DeferredReads(backend.look)
-        self.said = DeclaredWeights(self._parameters)
-        self._marks = (0, 0)
+        self.said = DeclaredWeights(self._layout.parameters)
         self._interruption = Interruption()
 
     def add(self, model: nn.Module) -> None:
         """Average the gradients of this model too."""
-        known = {id(parameter) for parameter in self._parameters}
-        for parameter in model.parameters():
-            if id(parameter) not in known and not hasattr(parameter, REMOTE):
-                known.add(id(parameter))
-                self._parameters.append(parameter)
-        if self._backend.sums_sparse:
-            self._sparse |= sparse_parameters(model)
-        self._trained = []
-        self._buckets = None
-        for parameter in self._parameters:
-            self._hook(parameter)
+        self._layout.add(model)
+        self._hook_all()
         for tensor in gradient_hooks.take(model, self.averages):
             self.sees_hook(tensor)
 
@@ -154,11 +119,7 @@ class Reducer:
     @property
     def one_of_all(self) -> nn.Parameter | None:
         """A trained parameter, a different one in each round."""
-        count = len(self._parameters)
-        places = ((self.rounds + n) % count for n in range(count))
-        return next(
-            (self._parameters[n] for n in places if self._parameters[n].requires_grad), None
-        )
+        return self._layout.one_of_all(self.rounds)
 
     @property
     def part_of_loss(self) -> torch.Tensor | float:
@@ -227,7 +188,7 @@ class Reducer:
                 "checkpointed parts: use_reentrant=False cures that"
             )
         self._arrived[key] = len(self._arrived)
-        buckets = self._laid_out
+        buckets = self._layout.buckets
         slot = buckets.slots.get(key)
         if slot is None:
             return  # sparse: added up when all is known
@@ -248,7 +209,8 @@ class Reducer:
         self._tasks.clear()
         self._arrived.clear()
         self._tables.clear()
-        self._lay_out()
+        self._hook_all()
+        self._layout.begin_round()
         if not self.said.waits:
             self._take_weight()
 
@@ -267,41 +229,17 @@ class Reducer:
 
     def _begin_exchange(self) -> None:
         self._backend.begin(self._weight.counts, self._weight.samples)
-        head = self._laid_out.buffers[0]
+        head = self._layout.buckets.buffers[0]
         head.copy_(torch.tensor(self._weigher.head(), dtype=head.dtype))
         self._backend.launch(0)
         self._launched = 1
 
-    def _lay_out(self) -> None:
-        """Make the buckets if the trained parameters have changed."""
-        trained = [
-            parameter.shape if parameter.requires_grad else None for parameter in self._parameters
-        ]
-        # parameters that were frozen before, or exchanged (torch.utils.swap_tensors)
-        for parameter in self._parameters:
+    def _hook_all(self) -> None:
+        """Hook all parameters: those that were frozen before, or exchanged
+        (torch.utils.swap_tensors), have none yet.
+        """
+        for parameter in self._layout.parameters:
             self._hook(parameter)
-        if trained != self._trained:
-            self._trained = trained
-            self._order = None
-            self._buckets = None
-        if self._buckets is not None:
-            self._buckets.empty()
-            return
-        parameters = [p for p, on in zip(self._parameters, trained) if on is not None]
-        dense = [p for p in parameters if id(p) not in self._sparse]
-        # Gradients arrive from the last layer to the first; once seen, in the order in which they
-        # arrived.
-        order = range(len(dense) - 1, -1, -1) if self._order is None else self._order
-        sparse = [p for p in parameters if id(p) in self._sparse]
-        self._shape = Shape(len(dense), len(sparse), len(self._backend.overflows()))
-        self._buckets = GradientBuckets(
-            [dense[i] for i in order],
-            sparse,
-            gradient_weights.NUMBERS,
-            self._shape.numbers,
-            self._backend,
-        )
-        self._backend.register(self._buckets.buffers)
 
     def _hook(self, parameter: torch.Tensor) -> None:
         if not parameter.requires_grad or self._hooked.get(id(parameter)) == parameter._cdata:
@@ -331,11 +269,8 @@ class Reducer:
 
     def _fresh(self, parameter: torch.Tensor) -> torch.Tensor:
         gradient = self._accumulated.fresh(parameter)
-        return (
-            gradient.to_dense()
-            if gradient.is_sparse and id(parameter) not in self._sparse
-            else gradient
-        )
+        is_dense = not gradient.is_sparse or self._layout.is_sparse(parameter)
+        return gradient if is_dense else gradient.to_dense()
 
     # --- at the end of backward -------------------------------------------------------------------
 
@@ -367,7 +302,7 @@ class Reducer:
 
     @torch.no_grad()
     def _end_round(self) -> None:
-        buckets = self._laid_out
+        buckets = self._layout.buckets
         waits = self.said.waits
         if waits:
             self._take_weight()
@@ -395,8 +330,7 @@ class Reducer:
         self._open = False
         self.said.exchanged()
         self.rounds += 1
-        if self._backend.ordered and self._order is None:
-            self._reorder(buckets)
+        self._layout.follow(self._arrived)
         self._exchanged(TimedRound(begin, end, result))
         for parameter in brought:
             gradient_hooks.run_after(parameter)
@@ -425,7 +359,7 @@ class Reducer:
             weight.grad = rows(weight, gradient, self._factor)
 
     def _exchange(self, buckets: GradientBuckets) -> RoundResult:
-        self._write_control(buckets)
+        self._control.write(buckets, self._weight.counts, self._has_gradient)
         if self._backend.ordered:
             remaining = list(range(self._launched, buckets.last + 1))
         else:
@@ -436,21 +370,6 @@ class Reducer:
             self._backend.launch(number)
         return self._backend.finish()
 
-    def _write_control(self, buckets: GradientBuckets) -> None:
-        stop, checkpoint = self._flags()
-        self._marks = self._marks[1], self._mark()
-        own = ControlInput(
-            float(self._weight.counts),
-            stop,
-            checkpoint,
-            self._marks[1],
-            used=[self._has_gradient(slot.parameter) for slot in buckets.slots.values()],
-            sparse=[self._has_gradient(parameter) for parameter in buckets.sparse],
-            densified=[p.grad is not None and not p.grad.is_sparse for p in buckets.sparse],
-            overflows=self._backend.overflows(),
-        )
-        buckets.control.copy_(torch.tensor(own.numbers(), dtype=buckets.control.dtype))
-
     def _has_gradient(self, parameter: torch.Tensor) -> bool:
         return id(parameter) in self._arrived or (
             parameter not in self._accumulated and parameter.grad is not None
@@ -460,23 +379,10 @@ class Reducer:
         """Write the sums into `.grad`. Returns the parameters whose hooks have to run."""
         control = buckets.control_of(result.sums)
         slots = list(buckets.slots.values())
-        agreed: ControlSum | None = None
-        head: ControlSum | None
-        if control.is_cuda:
-            # The control vector is read one round later, so that not every step waits for the GPU.
-            # All workers do the same.
-            before = self._late.swap(control[HEAD])
-            head = None if before is None else ControlSum.read(before, Shape(0, 0, 0))
-            total: torch.Tensor | float = control[0].clamp_min(torch.finfo(control.dtype).tiny)
-            if buckets.sparse or any(id(slot.parameter) not in self._arrived for slot in slots):
-                agreed = ControlSum.read(control.tolist(), self._shape)
-        else:
-            head = agreed = ControlSum.read(control.tolist(), self._shape)
-            total = agreed.weight or 1.0
-        if head is not None:
-            if head.mark != self._marks[not control.is_cuda]:
-                self._differs(int(control.is_cuda), head.mark is not None)
-            self._agreed(head.stop, head.checkpoint)
+        lacks = control.is_cuda and (
+            bool(buckets.sparse) or any(id(slot.parameter) not in self._arrived for slot in slots)
+        )
+        total, agreed = self._control.read(control, self._layout.shape, lacks)
         self.part = self._weight.counts / total
         if not self._weigher.summed:
             for sums in result.sums[1:]:
@@ -544,29 +450,6 @@ class Reducer:
             if id(parameter) in dense and parameter.grad is not None and parameter.grad.is_sparse:
                 parameter.grad = parameter.grad.to_dense()
         return [parameter for parameter in used if parameter in self._accumulated]
-
-    def _reorder(self, buckets: GradientBuckets) -> None:
-        """From the next round on, fill buffers in the order in which gradients arrived at the
-        lowest worker.
-        """
-        dense = [
-            p
-            for p, on in zip(self._parameters, self._trained)
-            if on is not None and id(p) not in self._sparse
-        ]
-        unused = len(self._arrived)
-        order = sorted(
-            range(len(dense)), key=lambda i: (self._arrived.get(id(dense[i]), unused), -i)
-        )
-        self._order = list(self._backend.broadcast_value(order))
-        if [id(dense[i]) for i in self._order] != list(buckets.slots):
-            self._buckets = None
-
-    @property
-    def _laid_out(self) -> GradientBuckets:
-        if self._buckets is None:
-            raise ReduceError("a round was to end that had not begun")
-        return self._buckets
 
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:
