@@ -16,7 +16,7 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, TensorDataset
 
 import headgate.torch as hg
-from headgate.torch import boundary_state, session
+from headgate.torch import boundary_state, request_timing
 
 Mark = Callable[[int], None]
 Attempting = Callable[..., Any]
@@ -26,8 +26,8 @@ Training = Callable[[Mark], dict[str, torch.Tensor]]
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Orders do not wait for a step boundary that may come soon."""
-    monkeypatch.setattr(session, "PATIENCE_SECONDS", 0.0)
-    monkeypatch.setattr(session, "NEAR_SECONDS", 0.0)
+    monkeypatch.setattr(request_timing, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(request_timing, "NEAR_SECONDS", 0.0)
 
 
 def network() -> nn.Sequential:
@@ -180,7 +180,7 @@ def test_a_checkpoint_in_a_validation_changes_nothing_and_is_that_of_a_step(
 def test_an_average_that_stays_into_the_next_epoch_is_not_saved(
     attempt: Attempting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "PATIENCE_SECONDS", 60.0)
+    monkeypatch.setattr(request_timing, "PATIENCE_SECONDS", 60.0)
     whole = alone(into_the_next_epoch)
     first = attempt(into_the_next_epoch, order_at=0)
     assert (first.checkpoint["step"], first.checkpoint["epoch"], first.checkpoint["position"]) == (

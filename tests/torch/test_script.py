@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import headgate.torch as hg
-from headgate.torch import session
+from headgate.torch import request_timing
 
 Step = Callable[[int], None]
 Attempting = Callable[..., Any]
@@ -205,8 +205,8 @@ def test_without_a_prepared_loader_a_stop_is_obeyed_at_the_next_report(attempt: 
 def test_a_stop_in_a_long_validation_does_not_wait_for_its_end(
     attempt: Attempting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "PATIENCE_SECONDS", 0.0)
-    monkeypatch.setattr(session, "NEAR_SECONDS", 0.0)
+    monkeypatch.setattr(request_timing, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(request_timing, "NEAR_SECONDS", 0.0)
     validated = []
 
     def training(at_step: Step) -> None:
@@ -234,7 +234,7 @@ def test_a_stop_in_the_only_step_of_an_epoch_waits_for_its_end(
     attempt: Attempting,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(session, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(request_timing, "PATIENCE_SECONDS", 0.0)
 
     def training(at_step: Step) -> None:
         model, optimizer, _ = tiny()

@@ -9,7 +9,6 @@ off. The end of an epoch is a boundary too.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Callable
@@ -20,7 +19,7 @@ from torch import nn
 from headgate.task import Channel, Gate, TaskEnvironment, at_end
 from headgate.task.membership import JOIN_SECONDS, state_to_join
 from headgate.task.session import StartPoint, TaskSession
-from headgate.torch import batches, checkpoints, data_notes, rng
+from headgate.torch import batches, checkpoints, data_notes
 from headgate.torch.agreed_requests import AgreedRequests
 from headgate.torch.backend import Movement, TimedRound
 from headgate.torch.boundary_state import BoundarySaver, BoundaryState
@@ -29,18 +28,16 @@ from headgate.torch.evaluation_time import EvaluationTime
 from headgate.torch.iteration import Iteration
 from headgate.torch.loaders import Loaders
 from headgate.torch.main_optimizer import MainOptimizer
-from headgate.torch.manual_epochs import NEAR_SECONDS, ManualEpochs
+from headgate.torch.manual_epochs import ManualEpochs
 from headgate.torch.measurements import Measurements, fetched, kept
 from headgate.torch.meter import Meter
+from headgate.torch.request_timing import RequestTiming
 from headgate.torch.schedulers import steps_on_mean
+from headgate.torch.script_place import ScriptPlace
 from headgate.torch.spinning import Spinning
+from headgate.torch.step_feed import StepFeed, StepSamples
 from headgate.torch.training_state import TrainingState
 from headgate.torch.unprepared import Unprepared, watch
-
-PATIENCE_SECONDS = 3.0
-"""Longest time that a request waits for a step boundary. After it, any report or fetch serves as
-one, at the cost of the exact position.
-"""
 
 
 class Session(TaskSession):
@@ -74,16 +71,19 @@ class Session(TaskSession):
         watch(Unprepared(self._trained, self.note, lambda: self._worker))
         self._boundaries = BoundarySaver(channel, self._saver, self._trained.weights)
         self._to_arrive = self._resume is not None
-        self._ends: list[rng.RngState] = list((self._resume or {}).get("ends", ()))
-        self._stepped = False
-        self._held_in, self._trains_on = 0, -1  # numbers of a pass and of a loader
+        self._place = ScriptPlace(self._loaders, self._resume)
+        self._feed = StepFeed(self._loaders)
+        self._held_in = 0  # number of a pass
         self._counted = MainOptimizer(self._trained.optimizers)
         self._hooked = False
         self._own_counts = ManualEpochs(self._loaders, self.note, self._as_lowest)
-        self._fed: set[int] = set()
-        self._feeding: set[int] = set()
-        self._samples: dict[int, tuple[int, int]] = {}
-        self._epoch_rng: dict[str, Any] | None = None
+        self._timing = RequestTiming(
+            self._requests,
+            channel,
+            self._own_counts,
+            lambda: self._epoch is not None,
+            self._insist,
+        )
         self._joined_later = False  # a worker waits to join that can only between two epochs
         self._thread = threading.get_ident()
         self.note(data_notes.repeats(self._resume, channel.welcome))
@@ -152,9 +152,8 @@ class Session(TaskSession):
         start = super().begin()
         if self._phase > 0:
             self._counted.begins()
-        if start is None and self._phase < len(self._ends):
-            with self._loaders.drawing():
-                self._loaders.restore_rng(self._ends[self._phase])
+        if start is None:
+            self._place.skip(self._phase)
         return start
 
     def begin_epoch(self, epoch: int, epochs: int | None, start: StartPoint) -> None:
@@ -163,7 +162,7 @@ class Session(TaskSession):
         self._loaders.enter_epoch()
         if start.place:
             self.rejoin()
-        self._epoch_rng = self._loaders.capture_rng()
+        self._place.begin_epoch()
 
     def report(
         self, loss: Any, step: int | None, metrics: Mapping[str, Any], weight: Any = None
@@ -183,13 +182,13 @@ class Session(TaskSession):
             if loss is not None:
                 loss, part = self._worker.weights.of_report(loss)
         self._progress.report(loss, metrics, part)
-        if not self._loaders.states and self._stepped:
+        if not self._loaders.states and self._feed.stepped:
             self._begin_step()
-        if not self._requests.pending or not self._stepped:
+        if not self._requests.pending or not self._feed.stepped:
             return
-        anchor = self._loaders.anchor(self._feeding)
+        anchor = self._feed.anchor()
         comes = anchor is not None and not self._boundaries.gives_up()  # at the next fetch
-        if not self._loaders.states or (not comes and self._patience_ends(anchor)):
+        if not self._loaders.states or (not comes and self._timing.patience_ends(anchor)):
             self.obey(None)
 
     def settings(self) -> Sequence[Mapping[str, Any]] | None:
@@ -217,8 +216,7 @@ class Session(TaskSession):
 
     def left(self) -> None:
         self._epoch = None
-        with self._loaders.drawing():
-            self._ends[self._phase :] = [self._loaders.capture_rng()]
+        self._place.left(self._phase)
         if self._worker is not None:
             self._worker.left()
         self._loaders.disarm()
@@ -247,28 +245,22 @@ class Session(TaskSession):
         if self._worker is not None and self._worker.averaging is not None:
             self._worker.averaging.optimizer_ended(optimizer)
         self._trained.stepped(optimizer)
-        if self._counted.is_step(optimizer, self._stepped):
+        if self._counted.is_step(optimizer, self._feed.stepped):
             self._step()
             if not self._loaders.states:
                 self._begin_step()
 
     def _step(self) -> None:
         self.steps += 1
-        self._stepped = True
         self._evaluating.end()
-        self._own_counts.stepped(bool(self._fed))
-        self._feeding, self._fed = self._fed, set()
-        anchor = self._loaders.anchor(self._feeding)
-        if anchor is not None:
-            self._trains_on = anchor.state.index
+        self._own_counts.stepped(self._feed.has_batch)
+        anchor = self._feed.step()
         self._progress.within = (
             anchor.done / anchor.batches if anchor is not None and anchor.batches else None
         )
-        if self._samples:
-            batch_size, own = self._samples[min(self._samples)]
-            self._progress.samples = (self._progress.samples or 0) + batch_size
-            self.meter.samples = own
-            self._samples = {}
+        if (samples := self._feed.take_samples()) is not None:
+            self._progress.samples = (self._progress.samples or 0) + samples.of_all
+            self.meter.samples = samples.own
         self.meter.complete()
 
     def _begin_step(self) -> None:
@@ -285,21 +277,23 @@ class Session(TaskSession):
             return
         if self._to_arrive:
             self._note_resumed_epoch()
-        boundary = self._stepped and iteration.number in self._feeding
+        boundary = self._feed.is_boundary(iteration)
         if boundary or self.meter.completed or not self.meter.open:
             self._begin_step()
         if boundary:
             self._trained.weights.boundary()
-            if self._deferred or (self._requests.pending and not self._defers_to_epoch_end()):
-                self.obey(self._loaders.anchor(self._feeding))
-            self._stepped = False
-        elif self._requests.pending and self._patience_ends(iteration):
-            accumulates = iteration.state.index == self._trains_on and iteration.number in self._fed
-            if not accumulates or self._boundaries.gives_up():  # else a step of these batches comes
+            if self._deferred or (
+                self._requests.pending and not self._timing.waits_for_epoch_end(self._feed.passes)
+            ):
+                self.obey(self._feed.anchor())
+            self._feed.stepped = False
+        elif self._requests.pending and self._timing.patience_ends(iteration):
+            comes = self._feed.accumulates(iteration)  # a step of its batches
+            if not comes or self._boundaries.gives_up():
                 self.obey(None)
-        if self._feeding and iteration.number not in self._feeding:
+        if self._feed.is_other(iteration):
             self._evaluating.watch()
-            self._boundaries.evaluates(self._loaders.anchor(self._feeding) is not None)
+            self._boundaries.evaluates(self._feed.anchor() is not None)
         elif boundary and (iteration.is_at_last or self._boundaries.validates_within):
             self._hold(iteration, ends=iteration.is_at_last)
         if self.meter.sampled:
@@ -313,15 +307,14 @@ class Session(TaskSession):
         if self._sweep is not None:
             batch = self._sweep.part(batch)
         size = batches.size(batch, iteration.state.batch_dim)
-        index = iteration.state.index
         assigned = iteration.assigned
         if self._worker is not None:
-            self._worker.fetched(index, assigned, batch)
+            self._worker.fetched(iteration.state.index, assigned, batch)
+        samples: StepSamples | None = None
         if size is not None:
-            batch_size = size if assigned is None or assigned.whole is None else assigned.whole
-            before = self._samples.get(index, (0, 0))
-            self._samples[index] = before[0] + batch_size, before[1] + size
-        self._fed.add(iteration.number)
+            whole = None if assigned is None else assigned.whole
+            samples = StepSamples(size if whole is None else whole, size)
+        self._feed.fetched(iteration, samples)
         return batch
 
     def divided(self, iteration: Iteration, batch: Any, whole: int) -> None:
@@ -331,13 +324,13 @@ class Session(TaskSession):
             )
 
     def exhausted(self, iteration: Iteration) -> None:
-        if iteration.number in self._feeding:
+        if iteration.number in self._feed.passes:
             self._trained.weights.settle()
             if self._held_in != iteration.number or self._boundaries.validates_within:
                 self._hold(iteration, ends=True)
         self.meter.end()
         self._evaluating.watch()
-        self._samples.pop(iteration.state.index, None)
+        self._feed.ended(iteration)
 
     def replays(self, iteration: Iteration, drawn: bool) -> None:
         self._own_counts.replays(drawn)
@@ -384,26 +377,9 @@ class Session(TaskSession):
 
     # --- boundaries -------------------------------------------------------------------------------
 
-    def _patience_ends(self, iteration: Iteration | None) -> bool:
-        now = time.monotonic()
-        waited = now - self._requests.pending_since
-        ends = waited > PATIENCE_SECONDS
-        if (
-            ends
-            and self._epoch is not None
-            and (left := self._own_counts.left_of(iteration)) is not None
-        ):
-            ends = waited + left > NEAR_SECONDS
-        if ends and self._worker is not None:
+    def _insist(self) -> None:
+        if self._worker is not None:
             self._worker.insist()
-        return ends
-
-    def _defers_to_epoch_end(self) -> bool:
-        """Whether requests wait for the end of an epoch that does not end with a loader."""
-        stopping = bool(self._requests.stopping)
-        if self._epoch is None or (self._channel.stopping and not stopping):
-            return self._epoch is not None  # the other workers do not know it yet
-        return self._own_counts.waits(self._feeding, stopping)
 
     def _as_lowest(self, value: bool) -> bool:
         return value if self._worker is None else self._worker.as_lowest(value)
@@ -438,15 +414,8 @@ class Session(TaskSession):
         self._spinning.allow(self._channel.spin)
 
     def rejoin(self) -> None:
-        resume = self._resume or {}
-        if resume["position"]:
-            self._loaders.restore_rng(resume["epoch_rng"])
-            self._loaders.arm(resume["loaders"], resume["rng"], inside=True)
-        else:
-            with self._loaders.drawing():
-                self._loaders.restore_rng(resume["rng"])
-            if resume["position"] == 0:
-                self.arrived(True)
+        if self._place.rejoin():
+            self.arrived(True)
         if self._worker is not None:
             self._worker.reseed()
 
@@ -459,7 +428,7 @@ class Session(TaskSession):
         self.meter.end()
         self._own_counts.end_epoch(bool(self._resume and self._resume["position"]))
         self._loaders.disarm()
-        self._stepped = False
+        self._feed.stepped = False
         why = super().end_epoch(epoch)
         while why == "join":
             self._channel.hold(JOIN_SECONDS)
@@ -513,7 +482,7 @@ class Session(TaskSession):
 
     def _hold(self, iteration: Iteration, ends: bool) -> None:
         """Copy the state at this boundary. `ends`: it is the end of a pass."""
-        if self.profiling or self._loaders.anchor(self._feeding) is not iteration:
+        if self.profiling or self._feed.anchor() is not iteration:
             return
         if self._worker is not None and self._trained.kept:
             if not ends:
@@ -523,16 +492,15 @@ class Session(TaskSession):
         if not self._boundaries.due or (self._worker is not None and not self._worker.copies):
             return
         notes: list[str] = []
-        place = self.placed(self._position(iteration, None, notes.append, {}))
+        place = self.placed(self._position(iteration, None, notes.append))
         self._boundaries.hold(BoundaryState(self.steps, place, self._contents(place), tuple(notes)))
 
     def position(self, why: str, at: Iteration | None, after: int | None) -> dict[str, Any] | None:
         joins, worker = why == "join", self._worker
         if not self._trained.models or not (worker is None or worker.saves or joins):
             return None
-        position = self._position(
-            at, after, self.note, {} if worker is None else worker.before_save()
-        )
+        more = {} if worker is None else worker.before_save()
+        position = {**self._position(at, after, self.note), **more}
         if joins and position["position"] is None:
             self._joined_later = position["epoch"] is not None
             if not self._joined_later:
@@ -546,25 +514,11 @@ class Session(TaskSession):
         at: Iteration | None,
         after: int | None,
         note: Callable[[str], None],
-        more: Mapping[str, Any],
     ) -> dict[str, Any]:
         if after is None and self._epoch is None and self._phase >= 0:
             after = (self._progress.epochs or 0) - 1  # the script is past a loop
-        epoch, done, loaders = (
-            self._loaders.position(self._epoch, at, note)
-            if after is None
-            else (after + 1, 0, self._loaders.snapshot(None) or [])
-        )
-        with self._loaders.drawing():
-            data_rng = self._loaders.capture_rng()
-        random = {"rng": data_rng, "epoch_rng": self._epoch_rng, "ends": self._ends}
-        place = {
-            "epoch": epoch,
-            "position": done,
-            "loaders": loaders,
-            "own_states": self._trained.has_own,
-        }
-        return {**place, **random, **more}
+        place = self._place.recorded(self._epoch, at, after, note)
+        return {**place, "own_states": self._trained.has_own}
 
     # --- messages to the engine -------------------------------------------------------------------
 
