@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from headgate.diagnosis.attribution import LEAST_SECONDS
-from headgate.model.units import say_percent
 from headgate.studies.cells import Floors, Place, StudyCell
 from headgate.studies.grid import MITIGATION
-from headgate.studies.statistics import LEAST_REPETITIONS, Ratio, change, over_blocks, say_ratio
+from headgate.studies.statistics import Ratio, change, over_blocks
 from headgate.studies.studyfile import UNLIMITED
 
 _LEAST_LOST = 0.02
 """Fraction of time: a smaller loss to other jobs names no resource."""
+
+
+class Priorities(NamedTuple):
+    """Priorities of the jobs with the largest and the smallest φ."""
+
+    most: float
+    least: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +37,8 @@ class CellSharing:
         most: The job with the largest φ.
         least: The job with the smallest.
         floor: How much the same jobs at once differ from themselves.
-        cause: Why one got more: its priority, or the resource with the largest loss to others;
-            empty: small losses.
+        cause: Why one got more: the priorities of both, or the resource with the largest loss to
+            others; None: small losses.
         verdicts: By job, its most frequent verdict in `headgate explain`.
     """
 
@@ -42,7 +49,7 @@ class CellSharing:
     most: str
     least: str
     floor: float
-    cause: str
+    cause: Priorities | str | None
     verdicts: Mapping[str, str]
 
     @property
@@ -100,17 +107,19 @@ def sharing(
     def total(block: int) -> float:
         return sum(together[job][block] / alone_rates[job][block] for job in cell.workloads)
 
-    each_phi = {job: _of_blocks(partial(phi, job), blocks) for job in cell.workloads}
-    most, least = (choose(each_phi, key=lambda job: each_phi[job].value) for choose in (max, min))
+    phi_of_jobs = {job: _of_blocks(partial(phi, job), blocks) for job in cell.workloads}
+    most, least = (
+        choose(phi_of_jobs, key=lambda job: phi_of_jobs[job].value) for choose in (max, min)
+    )
     return CellSharing(
         values=cell.values,
-        phi=each_phi,
+        phi=phi_of_jobs,
         total=_of_blocks(total, blocks),
         dominance=_of_blocks(lambda block: phi(most, block) / phi(least, block), blocks),
         most=most,
         least=least,
         floor=max(floors.of(("simultaneous", "solo"), job, "step") for job in cell.workloads),
-        cause=_cause(cell, *(priorities.get(job, 1.0) for job in (most, least))),
+        cause=_cause(cell, Priorities(priorities.get(most, 1.0), priorities.get(least, 1.0))),
         verdicts={job: _verdict(cell, job) for job in cell.workloads},
     )
 
@@ -121,12 +130,12 @@ def _of_blocks(figure: Callable[[int], float], blocks: Sequence[int]) -> Ratio:
     return ratio
 
 
-def _cause(cell: StudyCell, most: float, least: float) -> str:
+def _cause(cell: StudyCell, priorities: Priorities) -> Priorities | str | None:
     """Why one job got more than another: its priority, or the resource of their largest certain
     loss.
     """
-    if most > least:
-        return f"priority {most:g} against {least:g}"
+    if priorities.most > priorities.least:
+        return priorities
     lost: Counter[str] = Counter()
     elapsed = 0.0
     for figures in cell.figures.values():
@@ -139,47 +148,9 @@ def _cause(cell: StudyCell, most: float, least: float) -> str:
                 ):
                     lost[lost_part["resource"]] += lost_part["seconds"]
     worst = lost.most_common(1)
-    return worst[0][0] if worst and worst[0][1] >= _LEAST_LOST * elapsed else ""
+    return worst[0][0] if worst and worst[0][1] >= _LEAST_LOST * elapsed else None
 
 
 def _verdict(cell: StudyCell, job: str) -> str:
     counter = Counter(figure["jobs"][job]["verdict"] for figure in cell.figures.values())
     return counter.most_common(1)[0][0] if counter else ""
-
-
-def gain_in_words(sharing: CellSharing, plain: CellSharing) -> Iterator[str]:
-    """What a mitigation changed for the job that got least without it."""
-    job, way = plain.least, sharing.mitigation or ""
-    suffix = "" if way.startswith("policy") else " each"
-    values = "".join(f", {axis} {value}" for axis, value in sharing.without)
-    yield (
-        f"With {way}{suffix}{values}, {job} got {say_ratio(sharing.phi[job])} of its due instead "
-        f"of {say_ratio(plain.phi[job])}; S = {say_ratio(sharing.total)} instead of "
-        f"{say_ratio(plain.total)}, "
-        f"D = {say_ratio(sharing.dominance)} instead of {say_ratio(plain.dominance)}."
-    )
-
-
-def sharing_in_words(sharing: CellSharing) -> Iterator[str]:
-    values = "".join(f", {axis} {value}" for axis, value in sharing.without)
-    at_once = f"{' + '.join(sharing.phi)} at once{values}"
-    total, dominance = (say_ratio(line) for line in (sharing.total, sharing.dominance))
-    if not sharing.total.has_interval:
-        yield (
-            f"{at_once}: S = {total}, D = {dominance}; no finding with fewer than "
-            f"{LEAST_REPETITIONS} repetitions."
-        )
-        return
-    pays = {"slower": "running at once pays", "faster": "running at once costs"}
-    pay = pays.get(
-        change(sharing.total, sharing.floor),
-        f"no difference from one after the other seen (floor {say_percent(sharing.floor)})",
-    )
-    yield f"{at_once}: S = {total}: {pay}."
-    due = ", ".join(f"{job} {say_ratio(phi)}" for job, phi in sharing.phi.items())
-    yield f"Of its due each got{values}: {due}."
-    if sharing.dominates:
-        cause = f", by {sharing.cause}" if sharing.cause else ""
-        yield f"{sharing.most} dominates {sharing.least}{values}: D = {dominance}{cause}."
-    else:
-        yield f"No job dominates{values}: D = {dominance}, floor {say_percent(sharing.floor)}."

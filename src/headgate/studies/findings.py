@@ -5,15 +5,14 @@ jobs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from headgate.model.units import counted
-from headgate.studies.cell_sharing import CellSharing, gain_in_words, sharing, sharing_in_words
+from headgate.studies.cell_sharing import CellSharing, sharing
 from headgate.studies.cells import METRICS, Floors, Metric, Place, StudyCell, place_of
 from headgate.studies.journal import Measurement
-from headgate.studies.statistics import Change, Ratio, change, paired, say, unpaired
+from headgate.studies.statistics import Change, Ratio, change, paired, unpaired
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +42,6 @@ class Effect:
     def change(self) -> Change:
         return change(self.ratio, self.floor)
 
-    @property
-    def title(self) -> str:
-        """The comparison: `small solo, isolation container against process`."""
-        settings = "".join(f", {axis} {value}" for axis, value in self.rest)
-        where = f"{self.job}{'' if self.what == 'scenario' else f' {self.scenario}'}{settings}"
-        return f"{where}, {self.what} {self.value} against {self.base}"
-
-    @property
-    def words(self) -> str:
-        return say(self.ratio, self.floor)
-
 
 @dataclass(frozen=True, slots=True)
 class Findings:
@@ -71,30 +59,6 @@ class Findings:
     sharing: tuple[CellSharing, ...]
     machine: Mapping[str, str]
     apart: int
-    notes: tuple[str, ...] = field(default=())
-
-    def sentences(self) -> list[str]:
-        """Findings in words: differences first, then what shows none."""
-        effects = [effect for effect in self.effects if effect.metric == "step"]
-        ranks = {"slower": 0, "faster": 0, "unsure": 1, "none": 2}
-        lines = [
-            f"{shown_effect.title}: {shown_effect.words}."
-            for shown_effect in sorted(effects, key=lambda ranked: ranks[ranked.change])
-        ]
-        lines += [
-            f"{effect.title}: {METRICS[effect.metric]}{effect.words}."
-            for effect in self.effects
-            if effect.metric != "step" and effect.change in ("slower", "faster")
-        ]
-        plain = {shared.without: shared for shared in self.sharing if shared.mitigation is None}
-        for shared in self.sharing:
-            mitigated = shared.mitigation is not None and shared.without in plain
-            lines += (
-                gain_in_words(shared, plain[shared.without])
-                if mitigated
-                else sharing_in_words(shared)
-            )
-        return lines
 
 
 def findings(name: str, about: Mapping[str, Any], kept: Sequence[Measurement]) -> Findings:
@@ -128,7 +92,6 @@ def findings(name: str, about: Mapping[str, Any], kept: Sequence[Measurement]) -
         for cell in cells.values()
         if (cell_sharing := sharing(cell, cells, floors, priorities)) is not None
     ]
-    notes = list(_notes(about, machine, len(kept) - len(valid), cells.values()))
     return Findings(
         name,
         about,
@@ -137,7 +100,6 @@ def findings(name: str, about: Mapping[str, Any], kept: Sequence[Measurement]) -
         tuple(shared),
         machine,
         len(kept) - len(valid),
-        tuple(notes),
     )
 
 
@@ -226,38 +188,6 @@ def _bases(
         values = tuple(setting for setting in cell.values if setting[0] != "strategy")
         if (other := cells.get(("solo", cell.workloads, values, False))) is not None:
             yield "scenario", "solo", cell.scenario, other
-
-
-def _notes(
-    about: Mapping[str, Any], machine: Mapping[str, str], apart: int, cells: Collection[StudyCell]
-) -> Iterator[str]:
-    """Notes on how it was measured."""
-    changed = [
-        f"{fact} {was} → {machine.get(fact, '')}"
-        for fact, was in about["machine"].items()
-        if machine.get(fact) != was
-    ]
-    if changed:
-        yield f"This machine has changed since the study began: {'; '.join(changed)}."
-    if apart:
-        yield (
-            f"{counted(apart, 'measurement')} kept apart: of another machine, or of scripts "
-            "that have changed since."
-        )
-    disturbed = sum(cell.disturbed for cell in cells)
-    if disturbed:
-        count = sum(len(cell.figures) for cell in cells)
-        yield (
-            f"Others used more than a tenth of the cores during {disturbed} of {count} "
-            "measurements that count."
-        )
-    lacking: dict[tuple[str, str], list[str]] = {}
-    for cell in cells:
-        if not cell.figures:
-            lacking.setdefault((cell.state, cell.reason), []).append(cell.name)
-    for (state, reason), names in lacking.items():
-        more = f" and {counted(len(names) - 1, 'other cell')}" if len(names) > 1 else ""
-        yield f"{names[0]}{more}: {state}: {reason}."
 
 
 def between(first: Findings, second: Findings) -> tuple[list[tuple[str, Ratio, float]], list[str]]:

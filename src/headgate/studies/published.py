@@ -12,6 +12,7 @@ from headgate.reports.words import MISSING
 from headgate.studies.cells import StudyCell
 from headgate.studies.findings import Findings
 from headgate.studies.statistics import Ratio, over_blocks, say_ratio
+from headgate.studies.words import title
 
 Holds = Literal["yes", "no", "not clear", "not measured"]
 
@@ -104,7 +105,7 @@ def _compared(study: Findings, published_entry: Mapping[str, Any]) -> Iterator[P
                 is_comparable = True
                 yield _comparison(
                     published_entry,
-                    f"{published_entry['figure']}, {effect.title}",
+                    f"{published_entry['figure']}, {title(effect)}",
                     effect.ratio,
                     cell,
                 )

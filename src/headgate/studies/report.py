@@ -20,6 +20,7 @@ from headgate.model.units import counted
 from headgate.reports.html import document
 from headgate.reports.saving import save
 from headgate.reports.templates import render
+from headgate.studies import words
 from headgate.studies.findings import Effect, Findings
 from headgate.studies.journal import Measurement
 from headgate.studies.published import comparisons
@@ -36,7 +37,7 @@ _SHOWN = 60
 
 def tell(study: Findings, console: Console) -> None:
     """Print findings, notes, and the tables."""
-    for line in (*study.sentences(), *study.notes):
+    for line in (*words.sentences(study), *words.notes(study)):
         console.print(Text(line), soft_wrap=True)
     console.print()
     for one_table in tables(study):
@@ -66,22 +67,29 @@ def as_json(study: Findings) -> dict[str, Any]:
             {
                 **asdict(effect),
                 "change": effect.change,
-                "title": effect.title,
-                "words": effect.words,
+                "title": words.title(effect),
+                "words": words.comparison(effect),
             }
             for effect in study.effects
         ],
-        "sharing": [{**asdict(shared), "dominates": shared.dominates} for shared in study.sharing],
+        "sharing": [
+            {
+                **asdict(shared),
+                "cause": words.cause_in_words(shared.cause),
+                "dominates": shared.dominates,
+            }
+            for shared in study.sharing
+        ],
         "published": [asdict(comparison) for comparison in comparisons(study)],
-        "findings": study.sentences(),
-        "notes": list(study.notes),
+        "findings": words.sentences(study),
+        "notes": list(words.notes(study)),
     }
 
 
 def as_markdown(study: Findings) -> str:
     """A page for a repository or an issue: findings first, then the tables."""
-    lines = [f"# {study.about['name']}", "", _told(study), ""]
-    lines += [f"- {sentence}" for sentence in (*study.sentences(), *study.notes)]
+    lines = [f"# {study.about['name']}", "", _conditions(study), ""]
+    lines += [f"- {sentence}" for sentence in (*words.sentences(study), *words.notes(study))]
     for table in tables(study):
         rows = [table.columns, ["---"] * len(table.columns), *table.rows]
         lines += [
@@ -108,8 +116,9 @@ def write(study: Findings, folder: Path, kept: Sequence[Measurement]) -> Path:
     body = render(
         "study.html",
         study=study,
-        told=_told(study),
-        sentences=study.sentences(),
+        conditions=_conditions(study),
+        sentences=words.sentences(study),
+        notes=words.notes(study),
         tables=tables(study),
         plot=_plot(drawn) if drawn else None,
     )
@@ -119,7 +128,7 @@ def write(study: Findings, folder: Path, kept: Sequence[Measurement]) -> Path:
     )
 
 
-def _told(study: Findings) -> str:
+def _conditions(study: Findings) -> str:
     machine = study.machine
     repetitions = study.about["repetitions"]
     few = "" if repetitions >= LEAST_REPETITIONS else ", too few for intervals"
@@ -145,8 +154,8 @@ def _plot(effects: Sequence[Effect]) -> dict[str, Any]:
 
     rows = [
         {
-            "title": effect.title,
-            "words": effect.words,
+            "title": words.title(effect),
+            "words": words.comparison(effect),
             "y": _ROW * index,
             "value": x(effect.ratio.value),
             "low": x(effect.ratio.low),

@@ -14,6 +14,7 @@ from headgate.studies.cells import StudyCell
 from headgate.studies.findings import Effect, Findings
 from headgate.studies.published import comparisons
 from headgate.studies.statistics import say_ratio
+from headgate.studies.words import cause_in_words
 
 _MORE_FIGURES = ("Moved a step", "Peak memory", "Loss")
 _USES: Mapping[str, tuple[tuple[str, ...], str]] = {
@@ -260,9 +261,8 @@ def _sharing(study: Findings) -> StudyTable:
             both = (
                 (say_ratio(shared.total), say_ratio(shared.dominance)) if place == 0 else ("", "")
             )
-            rows.append(
-                (named, job, say_ratio(phi), *both, shared.verdicts[job], shared.cause or MISSING)
-            )
+            cause = cause_in_words(shared.cause) or MISSING
+            rows.append((named, job, say_ratio(phi), *both, shared.verdicts[job], cause))
     columns = ("At once", "Job", "φ", "S", "D", "Verdict", "By")
     return StudyTable(
         "Sharing: φ together over its part alone, S together over alone, D largest φ over smallest",
