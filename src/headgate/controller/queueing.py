@@ -34,12 +34,8 @@ _HELD_BACK = 100
 """About as many waiting jobs are held back for an urgent one at a time."""
 
 
-def _unknown(_: JobId) -> None:
-    """Nothing is known of how long a job takes."""
-
-
-def _nobody(_: JobRecord, __: Sequence[WorkerSlot]) -> None:
-    """No urgent job runs."""
+_Hindered = Callable[[JobRecord, Sequence[WorkerSlot]], JobId | None]
+"""Finds the running urgent job that a job would hinder in these places."""
 
 
 class Queue:
@@ -61,7 +57,7 @@ class Queue:
         self,
         order: Order,
         gpus_are_shared: bool = False,
-        seconds: Callable[[JobId], float | None] = _unknown,
+        seconds: Callable[[JobId], float | None] = lambda _: None,
         pairing: Pairing | None = None,
         per_core: int | None = None,
         probes: bool = False,
@@ -82,7 +78,7 @@ class Queue:
         self._memory = ClaimedMemory(
             self._claims, self._running, self._resources, self._probing, self._ask_anew
         )
-        self._hindered: Callable[[JobRecord, Sequence[WorkerSlot]], JobId | None] = _nobody
+        self._hindered: _Hindered = lambda job, slots: None
         self._grants = Grants()
         self._requests = Requests(
             self._resources, self._probing, self._grants, gpus_are_shared, per_core is not None
@@ -116,10 +112,8 @@ class Queue:
         """Set the function that counts tasks without a reservation on each GPU of a node."""
         self.gpu_memory.others = others
 
-    def gives_way(self, first: Callable[[JobRecord, Sequence[WorkerSlot]], JobId | None]) -> None:
-        """Set the function that finds the running urgent job that a job would hinder in these
-        places.
-        """
+    def gives_way(self, first: _Hindered) -> None:
+        """Set the function that finds the urgent job for which another waits."""
         self._hindered = first
 
     def join(self, node: Node) -> None:
