@@ -45,7 +45,7 @@ model, optimizer = hg.prepare(model, optimizer)
 task = os.environ["HEADGATE_TASK"].rsplit("/", 1)[1]
 steps = open(os.path.join({folder!r}, "steps-" + task), "w")
 for step in range({steps}):
-    loss = model(inputs[step % len(inputs)]).sum()
+    loss = model(inputs[step % len(inputs)]).mean()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
