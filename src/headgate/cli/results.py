@@ -15,10 +15,10 @@ from headgate.client.client import Client
 from headgate.model.errors import UsageError
 from headgate.model.job_states import FAULTS
 from headgate.model.sweeps import Value
-from headgate.model.units import say_seconds
+from headgate.model.units import counted, say_seconds
 from headgate.recorded.results import JobResult, metric_names, parameter_names, ranked
 from headgate.reports.table_parts import TableColumn, tables
-from headgate.reports.words import MISSING, counted, listed, say_loss
+from headgate.reports.words import MISSING, listed, say_loss
 
 _MOST_SHOWN = 100
 
