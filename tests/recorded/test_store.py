@@ -122,6 +122,7 @@ def test_a_full_disk_loses_no_row(tmp_path: Path) -> None:
             recorder.add("events", t=float(i), kind="note", text="y" * 100)
         assert not recorder.flush(timeout=2)
         until(lambda: said, what="the full disk to be told of")
+        assert not recorder.secured(60.0)  # it waits for no room
         assert len(said) == 1 and said[0] is not None and "full" in said[0]
         filler.unlink()
         until(lambda: recorder.flush(timeout=3), what="writing after space was freed")
@@ -219,13 +220,15 @@ def test_what_is_secured_is_on_a_disk_whose_power_is_cut(tmp_path: Path) -> None
     subprocess.run(["/sbin/mke2fs", "-q", "-t", "ext4", str(image)], check=True)
     with _mounted(image, folder):
         recorder = Recorder(folder / "run.sqlite")
-        recorder.add("jobs", name="a", state="done")
-        recorder.secure()
+        recorder.add_secured("jobs", name="told", state="done")
         assert recorder.flush()
+        recorder.add("jobs", name="awaited", state="done")
+        assert recorder.flush()  # written: no row is left for what secures it
+        assert recorder.secured(10.0)
         shutil.copy(image, cut)  # what the disk has, and not what is in memory
         recorder.close()
     with _mounted(cut, folder), RunReader(folder / "run.sqlite") as reader:
-        assert [row["state"] for row in reader.rows("jobs")] == ["done"]
+        assert [row["name"] for row in reader.rows("jobs")] == ["told", "awaited"]
 
 
 @contextmanager

@@ -23,7 +23,8 @@ from headgate.recorded import runs
 
 _log = logging.getLogger(__name__)
 
-START_SECONDS = 30.0
+START_SECONDS = 60.0
+"""Most seconds that a hub takes to start, as on a machine that was just started itself."""
 ENDING_SECONDS = CONNECTED_GRACE_SECONDS + GRACE_SECONDS
 """Most seconds for which an ending hub, or the watchdog of a dead one, blocks the next hub."""
 REMADE_SECONDS = 3.0

@@ -54,6 +54,8 @@ class LocalEngine(Engine):
             should.
         logs: Makes the log of a task's output from the `log` of `start`.
         others: Makes the isolation of a name that a launch asks for; None: there is no other.
+        expected: Called before each start of a task. Any thread of the engine calls it; what is
+            running waits meanwhile.
     """
 
     name = "local"
@@ -66,6 +68,7 @@ class LocalEngine(Engine):
         registry: BoxRegistry | None = None,
         logs: Callable[[str], TaskLog] = TaskLog,
         others: Callable[[str], Isolation] | None = None,
+        expected: Callable[[TaskId], None] = lambda _: None,
     ) -> None:
         self._cluster = Cluster((cluster,)) if isinstance(cluster, Node) else cluster
         self._isolation = isolation
@@ -73,6 +76,7 @@ class LocalEngine(Engine):
         self._registry = registry
         self._logs = logs
         self._others = others
+        self._expected = expected
         self._isolations = {"": isolation, isolation.name: isolation}
         self._starts: dict[TaskId, PendingStart] = {}
         self._tasks: dict[TaskId, Task] = {}
@@ -354,6 +358,7 @@ class LocalEngine(Engine):
         self, isolation: Isolation, start: PendingStart, launch: Launch, share: Share, log: str
     ) -> tuple[Box, int]:
         """Start a task. Returns its box, and the descriptor of its output."""
+        self._expected(launch.task)
         columns = launch.env.get("COLUMNS", "")
         read_end, write_end = terminal(columns) if launch.tty else os.pipe2(os.O_CLOEXEC)
 

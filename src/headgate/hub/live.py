@@ -48,13 +48,14 @@ from headgate.model.actions import Action, subject
 from headgate.model.cluster import Node
 from headgate.model.errors import UsageError
 from headgate.model.events import Event
-from headgate.model.identifiers import JobId
+from headgate.model.identifiers import JobId, TaskId
 from headgate.model.reasons import Reason
 from headgate.policies import Policy
 from headgate.recorded import runs
 
 _log = logging.getLogger(__name__)
 
+_SECURED_SECONDS = 1.0  # longest wait of a start for the disk
 _LEAVE_SECONDS = 2.0
 _AGAIN_SECONDS = 1.0  # delay after an event that made the controller fail
 
@@ -205,6 +206,13 @@ class LiveHub:
     def runs(self) -> Mapping[str, LiveRun]:
         """Runs that have not ended."""
         return self._live_runs.runs
+
+    def expect(self, task: TaskId) -> None:
+        """Wait until a power cut would not have it forgotten that a task begins, or for as long as
+        a disk may take. Any thread may call it.
+        """
+        if (run := self.runs.get(task.run)) is not None:
+            run.recorder.secured(_SECURED_SECONDS)
 
     @property
     def has_runs(self) -> bool:

@@ -389,7 +389,12 @@ async def _serve(home: Path, lock: int) -> None:
     loop.add_reader(guard.pidfd, _guard_died, loop, guard)
     channel = sockets / "channel.sock"
     engine = LocalEngine(
-        node, boxes, channel, guard, others=lambda name: isolation.make(name, group)
+        node,
+        boxes,
+        channel,
+        guard,
+        others=lambda name: isolation.make(name, group),
+        expected=lambda task: hub.expect(task),  # noqa: PLW0108  # it is made later
     )
     former = former_runs()
     last = max((run.last_entry for run in former), default=0)

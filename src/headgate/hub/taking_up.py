@@ -200,12 +200,22 @@ def _job(
         gpus = None if box["gpus"] is None else tuple(box["gpus"])
         then = TakenUp("running", box["attempt"], plan, gpus, goes_on=True, ran=ran)
     else:
-        has_run = any(task["pid"] is not None for task in tasks.values())
-        is_frozen = state == "paused" and any(task["ended"] is None for task in tasks.values())
-        gone = has_begun or ((state in ("running", "stopping") or is_frozen) and has_run)
+        gone = has_begun or _has_run(row, tasks, rebooted)
         lost = Reason.of(ReasonKind.LOST_WITH_HUB, rebooted=rebooted) if gone else None
+        open_attempts = {task["attempt"] for task in tasks.values() if task["ended"] is None}
+        if not gone and attempt in open_attempts:
+            attempt -= 1  # it never began
         then = TakenUp("waiting", attempt, lost=lost)
     return FormerJob(row, position, tasks, box, checkpoint, ended, steps, then)
+
+
+def _has_run(row: JobRow, tasks: Mapping[str, Mapping[str, Any]], rebooted: bool) -> bool:
+    """Whether a job whose tasks are gone had begun, and not ended."""
+    left = any(task["ended"] is None for task in tasks.values())
+    if rebooted:  # a start is on the disk before it begins, what followed may be lost
+        return left
+    has_begun = any(task["pid"] is not None for task in tasks.values())
+    return has_begun and (row.state in ("running", "stopping") or (row.state == "paused" and left))
 
 
 def _is_told(box: Mapping[str, Any]) -> bool:

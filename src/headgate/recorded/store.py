@@ -51,6 +51,7 @@ class Recorder:
         self._asked = 0
         self._failing = False
         self._secures = False
+        self._is_secured = True  # nothing that was written would be lost by a power cut
         try:
             self._db = self._connect()
             with self._db as db:
@@ -80,16 +81,31 @@ class Recorder:
 
     def add(self, table: str, **row: object) -> None:
         """Append a row, or replace the one with the same primary key; missing keys are NULL."""
+        self._append(table, row, secures=False)
+
+    def add_secured(self, table: str, **row: object) -> None:
+        """As `add`; who reads the row can rely on it, because it outlasts a power cut by then."""
+        self._append(table, row, secures=True)
+
+    def _append(self, table: str, row: dict[str, object], *, secures: bool) -> None:
         values = tuple(map(_plain, (row.pop(column, None) for column in columns_of(table))))
         if row:
             raise TypeError(f"table {table!r} has no {sorted(row)}")
         with self._condition:
             self._pending.append((table, values))
+            self._secures = self._secures or secures
 
-    def secure(self) -> None:
-        """Have the rows added so far outlast a power cut, from their commit on."""
+    def secured(self, timeout: float) -> bool:
+        """Wait until all rows added so far outlast a power cut. Returns False if they do not after
+        `timeout` seconds, or at once if they cannot be written now.
+        """
         with self._condition:
             self._secures = True
+            self._asked += 1
+            ticket = self._asked
+            self._condition.notify_all()
+            self._condition.wait_for(lambda: self._flushed >= ticket or self._failing, timeout)
+            return self._flushed >= ticket
 
     def flush(self, timeout: float = 10.0) -> bool:
         """Wait until all rows added so far are on disk. Returns False if they are not after
@@ -135,6 +151,7 @@ class Recorder:
                         self._flushed = ticket
                         self._condition.notify_all()
                     else:
+                        self._condition.notify_all()
                         self._secures |= secures
                         room = _KEPT_ROWS - len(self._pending)
                         self._pending.extendleft(reversed(rows[max(len(rows) - room, 0) :]))
@@ -165,6 +182,9 @@ class Recorder:
             with db:
                 for table, values in rows:
                     self._insert(db, table, values)
+                if secures and not rows and not self._is_secured:
+                    # written before; only a transaction that writes has SQLite wait for the disk
+                    db.execute(f"PRAGMA user_version = {VERSION}")
         except sqlite3.Error as error:
             self._is_full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
             if not self._failing:
@@ -174,6 +194,7 @@ class Recorder:
                     "until it can"
                 )
             return False
+        self._is_secured = secures or (self._is_secured and not rows)
         if self._failing:
             self._failing = False
             self._trouble(None)

@@ -108,6 +108,8 @@ class LiveJob:
         self.reason = row.because() or self.reason
         self.exit_code, self.ending = row.exit_code, then.ending
         self.started, self.ended = row.started, row.ended
+        if then.lost is not None and self.started is None:
+            self.started = min(task["started"] or 0.0 for task in former.tasks.values())
         self.plan, self.profile, self.verified = row.plan, row.profile, row.verified
         for name, value in former.steps.items():
             setattr(self, name, value)

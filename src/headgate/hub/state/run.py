@@ -27,7 +27,7 @@ from headgate.model.cluster import Node
 from headgate.model.endings import Checkpoint
 from headgate.model.errors import StorageError, writing_cure
 from headgate.model.identifiers import FIRST_WORKER, JobId, TaskId, TaskOfRun
-from headgate.model.job_states import ENDED
+from headgate.model.job_states import ENDED, JobState
 from headgate.model.jobs import Job
 from headgate.model.paths import below, secure
 from headgate.model.progress import Progress
@@ -98,6 +98,7 @@ class LiveRun:
         self._tasks: dict[TaskId, dict[str, Any]] = {}
         self.said_of_sweeps: list[tuple[str, Reason]] = []
         self._specs: dict[int, tuple[Job, str]] = {}
+        self._stood: dict[str, tuple[JobState, Job]] = {}  # as last recorded
         with contextlib.ExitStack() as undo:  # a run that cannot begin leaves nothing
             if former is None:
                 undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
@@ -188,8 +189,7 @@ class LiveRun:
         Raises:
             StorageError: They are not after a while. Nothing is left of the run.
         """
-        self.recorder.secure()
-        if self.recorder.flush(_FLUSH_SECONDS):
+        if self.recorder.secured(_FLUSH_SECONDS):
             # SQLite sees to its own files: to close one of them here would drop its locks
             files = [self.folder / name for name in (runs.SUBMISSION, variables.FILE)]
             with contextlib.suppress(OSError):  # a file system that cannot tell
@@ -244,7 +244,10 @@ class LiveRun:
     def record_job(self, name: str) -> None:
         """Write the state of a job to the store."""
         job = self.jobs[name]
-        self.recorder.add(
+        stood, self._stood[name] = self._stood.get(name), (job.state, job.spec)
+        is_news = stood is None or stood[0] != job.state or stood[1] is not job.spec
+        add = self.recorder.add_secured if is_news else self.recorder.add
+        add(
             "jobs",
             name=name,
             position=job.position,
@@ -264,8 +267,6 @@ class LiveRun:
             waits=job.waits,
             verified=job.verified,
         )
-        if job.state in ENDED:
-            self.recorder.secure()
 
     def _spec_of(self, job: LiveJob) -> str:
         """The JSON of a job's present specification, which seldom changes."""
