@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -238,6 +239,12 @@ def test_an_engine_of_a_cluster_is_named_in_its_own_package_alone(name: str) -> 
     as_engine = rf"engine `?{name}\b|engines[./]{name}\b|[\"']{name}[\"']"
     word = as_engine if name in PROGRAMS else rf"\b{name}\b"
     assert [path for path in others if re.search(word, path.read_text(), re.IGNORECASE)] == []
+
+
+def test_a_hub_starts_without_what_takes_long_to_import() -> None:
+    slow = {"numpy", "scipy", "pydantic", "rich", "torch", "docker", "ray"}
+    code = f"import sys, headgate.hub.server; print(sorted({slow} & set(sys.modules)))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
 
 
 def test_identifiers_are_taken_apart_in_one_module() -> None:

@@ -15,8 +15,9 @@ from headgate.model.reason_text import in_words
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.records import parse, plain
 from headgate.recorded.jobs import RecordedJob
-from headgate.recorded.recording import NEIGHBOUR, Recording, read
+from headgate.recorded.recording import Recording, read
 from headgate.recorded.store import Recorder
+from headgate.recorded.tables import NEIGHBOUR
 
 Course = float | Callable[[int], float]
 """A quantity over the seconds of a run."""

@@ -12,8 +12,9 @@ from tests.diagnosis.made_up import MadeUp, recording
 from headgate.diagnosis.attribution import LostTime, Resource, TimeEstimate
 from headgate.diagnosis.neighbours import neighbours
 from headgate.diagnosis.verdicts import verdict
-from headgate.recorded.recording import NEIGHBOUR, Recording, read
+from headgate.recorded.recording import Recording, read
 from headgate.recorded.store import Recorder
+from headgate.recorded.tables import NEIGHBOUR
 from headgate.reports.explained import culprit, explained, findings_as_json
 from headgate.reports.findings import why
 from headgate.sampling.outside_programs import PROGRAMS, OutsideProgram

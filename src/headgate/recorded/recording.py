@@ -20,15 +20,11 @@ from headgate.recorded.jobs import Neighbour, RecordedJob, RecordedNode, Usage
 from headgate.recorded.reader import RunReader
 from headgate.recorded.results import JobResult, of_store, trials_of
 from headgate.recorded.rows import EventRow, JobRow, TaskRow
+from headgate.recorded.tables import NEIGHBOUR, NODE, ON_GPU
 from headgate.recorded.usage import EMPTY, Signal, completed, readings
 from headgate.sampling.columns import COLUMNS, Column
 from headgate.scripts import variables
 
-NODE, NEIGHBOUR = "node:", "user:"
-"""Prefixes of targets that are no tasks: a node, and a neighbour that is no job of the run,
-`USER:JOB@NODE` or `others@NODE`.
-"""
-_ON_GPU = "/gpu-"
 _OfJob = TypeVar("_OfJob", EventRow, TaskRow)
 BESIDE: frozenset[Column] = frozenset(
     {"cpu_cores", "disk_read", "disk_write", "net_in", "net_out", "gpu_busy", "gpu_memory_bytes"}
@@ -44,11 +40,6 @@ _MANY_JOBS = 40
 """With more jobs than this, of others than the one that matters only their use is read."""
 _LAST_ROWS = 1000
 """Number of last rows among which the latest time is, because rows may come a moment late."""
-
-
-def neighbour_on_gpu(name: str, gpu: int) -> str:
-    """What stands for a neighbour in the target of its use of a GPU."""
-    return f"{name}{_ON_GPU}{gpu}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -304,7 +295,7 @@ def recorded_nodes(
     for target, signals in usage.items():
         if target.startswith(NEIGHBOUR):
             who, _, name = target.removeprefix(NEIGHBOUR).rpartition("@")
-            job, _, gpu = who.partition(_ON_GPU)
+            job, _, gpu = who.partition(ON_GPU)
             neighbour = neighbours[name].setdefault(job, Neighbour())
             if gpu.isdigit():
                 by_gpu = {**neighbour.by_gpu, int(gpu): signals.get("gpu_busy", EMPTY)}

@@ -14,6 +14,7 @@ from headgate.recorded.reader import RunReader
 from headgate.recorded.results import trials_of
 from headgate.recorded.rows import JobRow, TaskRow
 from headgate.recorded.runs import JobSummary, RunSummary
+from headgate.recorded.tables import NODE
 from headgate.sampling.columns import Column
 
 _USED: tuple[Column, ...] = (
@@ -182,7 +183,7 @@ def nodes(folder: Path) -> tuple[NodeReading, ...]:
         NotFoundError, StorageError: Its store is not there, or cannot be read.
     """
     from headgate.recorded.descriptions import RunDescription
-    from headgate.recorded.recording import NODE, recorded_nodes  # takes its time
+    from headgate.recorded.recording import recorded_nodes  # takes its time
 
     with RunReader(folder / runs.STORE) as reader:
         described = recorded_nodes(

@@ -7,6 +7,11 @@ from collections.abc import Mapping
 from headgate.sampling.columns import COLUMNS
 
 VERSION = 3
+NODE, NEIGHBOUR = "node:", "user:"
+"""Prefixes of targets of `usage` that are no tasks: a node, and a neighbour that is no job of the
+run, `USER:JOB@NODE` or `others@NODE`.
+"""
+ON_GPU = "/gpu-"
 LATE_SECONDS = 30.0
 """How late a row may be added after one with a later time: remote tasks and long steps report
 late.
@@ -183,3 +188,8 @@ INSERTS = {
     f"VALUES ({', '.join('?' * len(columns))})"
     for table, columns in TABLES.items()
 }
+
+
+def neighbour_on_gpu(name: str, gpu: int) -> str:
+    """What stands for a neighbour in the target of its use of a GPU."""
+    return f"{name}{ON_GPU}{gpu}"

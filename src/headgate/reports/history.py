@@ -25,8 +25,9 @@ from headgate.recorded.descriptions import RunDescription
 from headgate.recorded.jobs import RecordedJob
 from headgate.recorded.queries import Counter, last_counts, mean_cores
 from headgate.recorded.reader import RunReader
-from headgate.recorded.recording import NODE, Recording, read
+from headgate.recorded.recording import Recording, read
 from headgate.recorded.rows import JobRow, TaskRow
+from headgate.recorded.tables import NODE
 from headgate.recorded.usage import Array
 from headgate.reports.compared import differences
 

@@ -10,8 +10,9 @@ import numpy as np
 from headgate.model.errors import NotFoundError
 from headgate.model.identifiers import FIRST_WORKER, TaskOfRun
 from headgate.recorded.jobs import Usage
-from headgate.recorded.recording import NODE, Recording
+from headgate.recorded.recording import Recording
 from headgate.recorded.steps import StepBreakdown
+from headgate.recorded.tables import NODE
 from headgate.recorded.usage import Signal, means, rate
 from headgate.sampling.columns import COLUMNS, Column
 

@@ -14,8 +14,9 @@ from headgate.model.job_states import FAULTS
 from headgate.model.units import counted, say_bits, say_seconds
 from headgate.recorded.jobs import RecordedTask
 from headgate.recorded.reader import told_as_damage
-from headgate.recorded.recording import NODE, Recording, read
+from headgate.recorded.recording import Recording, read
 from headgate.recorded.steps import StepBreakdown
+from headgate.recorded.tables import NODE
 from headgate.reports.explained import as_lines, explained
 from headgate.reports.figures import nic_uses
 from headgate.reports.measured import Learned, Level, MeasuredTarget

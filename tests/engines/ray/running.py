@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from tests.engines.staying_open import StaysOpen
+
 from headgate.engines.base import Slot
 from headgate.engines.ray.engine import RayEngine
 from headgate.isolation.base import Launch
@@ -18,17 +20,29 @@ from headgate.testing.wait import until
 PATIENCE_SECONDS = 60.0
 
 
+class RayStaysOpen(StaysOpen, RayEngine):
+    """What an open costs is several processes that import Ray."""
+
+
 class Running:
     """An open engine.
 
     Args:
         address: Of a cluster's head.
         folder: For logs.
+        kept: An engine that stays open over several tests; None: one of its own.
     """
 
-    def __init__(self, address: str, folder: Path, *, shared_files: bool = True) -> None:
+    def __init__(
+        self,
+        address: str,
+        folder: Path,
+        *,
+        shared_files: bool = True,
+        kept: RayStaysOpen | None = None,
+    ) -> None:
         self.folder = folder
-        self.engine = RayEngine(
+        self.engine: RayEngine = kept or RayEngine(
             address, shared_files=shared_files, speeds=folder.parent / "speeds.json"
         )
         self.told = RecordingListener(lambda _: False)

@@ -7,14 +7,11 @@ from pathlib import Path
 
 import pytest
 from tests.engines.ray.cluster import folders_left
-from tests.engines.staying_open import AgentsContract, StaysOpen, ends
+from tests.engines.ray.running import RayStaysOpen
+from tests.engines.staying_open import AgentsContract, ends
 
 from headgate.engines.base import Engine
 from headgate.engines.ray.engine import RayEngine
-
-
-class RayStaysOpen(StaysOpen, RayEngine):
-    """What an open costs is several processes that import Ray."""
 
 
 @pytest.fixture(scope="module")

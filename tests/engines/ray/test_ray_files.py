@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.engines.ray.cluster import folders_left
-from tests.engines.ray.running import PATIENCE_SECONDS, Running
+from tests.engines.ray.running import PATIENCE_SECONDS, RayStaysOpen, Running
 
 from headgate.engines.remote import files
 from headgate.model.errors import UsageError
@@ -41,13 +41,21 @@ for line in channel.makefile():
 """
 
 
+@pytest.fixture(scope="module")
+def kept(ray_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayStaysOpen]:
+    speeds = tmp_path_factory.mktemp("speeds") / "speeds.json"
+    engine = RayStaysOpen(ray_address, shared_files=False, speeds=speeds)
+    yield engine
+    engine.end()
+    assert folders_left() == []
+
+
 @pytest.fixture
-def remote(ray_address: str, tmp_path: Path) -> Iterator[Running]:
-    running = Running(ray_address, tmp_path, shared_files=False)
+def remote(kept: RayStaysOpen, ray_address: str, tmp_path: Path) -> Iterator[Running]:
+    running = Running(ray_address, tmp_path, kept=kept)
     yield running
     running.engine.close()
     assert running.told.breaches == []
-    assert folders_left() == []
 
 
 def test_a_job_starts_in_a_copy_of_its_folder(remote: Running, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from headgate.model.cluster import Node
 from headgate.model.events import Event, GpuMemoryUsed, MemoryUsed, TaskExited, TaskStarted
 from headgate.model.identifiers import TaskId
 from headgate.model.reasons import Reason, ReasonKind
-from headgate.recorded.recording import NEIGHBOUR, neighbour_on_gpu
+from headgate.recorded.tables import NEIGHBOUR, neighbour_on_gpu
 from headgate.sampling.available import AvailableMemory
 from headgate.sampling.outside_kills import OutsideKillsReader
 from headgate.sampling.outside_programs import (

@@ -6,9 +6,8 @@ import asyncio
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from headgate.forecast.expected import ExpectedAt, expected_end
 from headgate.forecast.job_tracker import Trackers
 from headgate.forecast.stop_early import PastTrial, SweepStopper, Verdict, best_end
 from headgate.hub.parts import Component
@@ -25,6 +24,9 @@ from headgate.model.records import read, text_of
 from headgate.model.sweeps import StopRule
 from headgate.recorded import runs
 from headgate.recorded.reader import RunReader
+
+if TYPE_CHECKING:
+    from headgate.forecast.expected import ExpectedAt
 
 
 class _Judged(NamedTuple):
@@ -121,6 +123,8 @@ class StoppingEarly(Component):
         verdict = judged.stopper.judge(job.name, end)
         if verdict is None or job.run not in self._live_runs.runs:
             return
+        from headgate.forecast.expected import expected_end
+
         live, tracker = self._live_runs.find(job)[1], self._tracker(job)
         if live.state == "running":
             rising = live.spec.progress.direction(live.spec.progress.metric) == "higher"
