@@ -68,11 +68,26 @@ class Machine:
         """Wait for a message of the arbiter."""
         until(lambda: text in self.messages.read_text(), SECONDS, f"the arbiter says {text!r}")
 
-    def submit(self, user: UnixUser, name: str, gpus: int, *options: str, **env: str) -> None:
+    def read(self, rules: str) -> None:
+        """Have the arbiter read other rules."""
+        assert self.process is not None
+        self.rules.write_text(rules)
+        self.process.send_signal(signal.SIGHUP)
+
+    def submit(
+        self,
+        user: UnixUser,
+        name: str,
+        gpus: int,
+        *options: str,
+        resumes: bool = False,
+        **env: str,
+    ) -> None:
         """Have a user's hub take in a job that runs until it is let end."""
         (user.home / f"{name}.sh").write_text(WAITS.format(name=name, folder=user.home))
         limits = f"{{gpus: {gpus}, memory: 64MiB}}"
-        job = f"jobs:\n  - {{name: {name}, run: sh {name}.sh, limits: {limits}}}\n"
+        fields = f"run: sh {name}.sh, limits: {limits}, resumes: {str(resumes).lower()}"
+        job = f"jobs:\n  - {{name: {name}, {fields}}}\n"
         (user.home / f"{name}.yaml").write_text(job)
         done = self.types(user, "run", "--detach", *options, f"{name}.yaml", env=env)
         assert done.wait(SECONDS) == 0
@@ -93,30 +108,30 @@ class Machine:
         until(lambda: path.exists() and path.read_text().strip(), SECONDS, f"the start of {job}")
         return path.read_text().strip()
 
-    def waits(self, user: UnixUser, job: str) -> None:
-        """Wait until a job's run says that it waits for the arbiter."""
+    def waits(self, user: UnixUser, job: str, why: str = "its turn") -> None:
+        """Wait until a job's run says that it waits for the arbiter, and why."""
 
         def says_so() -> bool:
             stores = user.home.glob(".local/share/headgate/runs/*/run.sqlite")
-            return any(_waits(store, job) for store in stores)
+            return any(_waits(store, job, why) for store in stores)
 
         until(says_so, SECONDS, f"{job} waits")
         assert not (user.home / f"{job}.gpus").exists()
 
-    def seen(self) -> list[dict[str, Any]]:
+    def seen(self, what: str = "jobs") -> list[dict[str, Any]]:
         """What root sees on the machine."""
         with socket.socket(socket.AF_UNIX) as asks:
             asks.connect(str(self.socket))
             asks.sendall(b'{"type": "Look"}\n')
-            jobs: list[dict[str, Any]] = json.loads(asks.makefile().readline())["jobs"]
-            return jobs
+            rows: list[dict[str, Any]] = json.loads(asks.makefile().readline())[what]
+            return rows
 
     def let_end(self, user: UnixUser, job: str) -> None:
         (user.home / f"{job}.end").touch()
 
 
-def _waits(store: Path, job: str) -> bool:
+def _waits(store: Path, job: str, why: str) -> bool:
     with suppress(HeadgateError), RunReader(store) as reader:
         rows = reader.query("SELECT state, reason FROM jobs WHERE name = ?", (job,))
-        return any(row["state"] == "waiting" and "its turn" in row["reason"] for row in rows)
+        return any(row["state"] == "waiting" and why in row["reason"] for row in rows)
     return False

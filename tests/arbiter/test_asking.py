@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from headgate.arbiter import asking
+from headgate.arbiter.acts import Act
 from headgate.arbiter.core import Arbiter
-from headgate.arbiter.records import Hub, ResourceGrant
+from headgate.arbiter.events import JobTakenBack
+from headgate.arbiter.records import Hub, ResourceGrant, Resumes
 from headgate.controller import Controller, live_controller
-from headgate.model.actions import Action, MarkJob, StartTask
+from headgate.model.actions import Action, MarkJob, StartTask, StopTask
 from headgate.model.cluster import Gpu, Node
 from headgate.model.endings import Exit
 from headgate.model.events import (
@@ -16,13 +18,14 @@ from headgate.model.events import (
     MachineShared,
     NodeJoined,
     TaskExited,
+    Wake,
 )
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.jobs import Job
 from headgate.model.limits import Limits
 from headgate.model.plans import Plan
 from headgate.model.reason_text import in_words
-from headgate.model.sharing import SharingRules
+from headgate.model.sharing import Amounts, SharingRules, UserShare
 from headgate.policies import make
 
 GIB = 1 << 30
@@ -32,11 +35,13 @@ NODE = Node("m", 8, 32 * GIB, gpus=tuple(Gpu(i, "A100", 16 * GIB) for i in range
 class Hubs:
     """A controller for each user, and the arbiter of their machine."""
 
-    def __init__(self, *users: str) -> None:
+    def __init__(self, *users: str, rules: SharingRules | None = None) -> None:
         self.now = 0.0
-        self.arbiter = Arbiter(NODE, SharingRules())
+        self.arbiter = Arbiter(NODE, rules or SharingRules())
         self.controllers: dict[str, Controller] = {}
         self.runs: dict[str, tuple[int, ...] | None] = {}
+        self.taken_back: list[Act] = []
+        self.stopped: list[tuple[str, str]] = []
         for user in users:
             self.controllers[user] = live_controller(make("headgate"))
             self.step(user, NodeJoined(NODE))
@@ -48,10 +53,22 @@ class Hubs:
         for action in actions:
             if isinstance(action, StartTask):
                 self.runs[action.task] = action.gpus
-        stated = asking.demand(Hub(user), self.controllers[user], lambda _: 1.0, lambda _: None)
+            if isinstance(action, StopTask):
+                self.stopped.append((action.task.job.name, in_words(action.reason)))
+        stated = asking.demand(
+            Hub(user),
+            self.controllers[user],
+            lambda _: 1.0,
+            lambda _: None,
+            lambda _: Resumes.FROM_NOW,
+        )
         for answer in self.arbiter.step(self.now, stated):
-            if isinstance(answer, ResourceGrant):
-                self.step(answer.job.hub.user, asking.granted(answer))
+            match answer:
+                case ResourceGrant():
+                    self.step(answer.job.hub.user, asking.granted(answer))
+                case JobTakenBack(job, act):
+                    self.taken_back.append(act)
+                    self.step(job.hub.user, asking.given_back(act))
         return actions
 
     def submit(
@@ -106,3 +123,24 @@ def test_a_hub_keeps_its_own_bounds_and_asks_for_no_more() -> None:
         hubs.submit("ada", f"a{i}")
     assert len(hubs.jobs) < 40
     assert len(hubs.arbiter.room.grants) == len(hubs.jobs)
+
+
+def test_a_job_that_gives_back_ends_waits_again_and_goes_on_when_there_is_room() -> None:
+    part = UserShare(user="bob", guaranteed=Amounts(gpus=2))
+    hubs = Hubs("ada", "bob", rules=SharingRules(parts=(part,)))
+    hubs.submit("ada", "a0", gpus=4)
+    hubs.now = 3_600.0
+    hubs.submit("bob", "b0", gpus=2)
+    for hubs.now in (4_200.0, 4_210.0):
+        hubs.step("ada", Wake())
+    assert hubs.stopped == [
+        ("a0", "given back to bob, who waited 10 min 0 s for the own part"),
+    ]
+    assert hubs.jobs == {"a0"}
+    hubs.end("ada", "a0")
+    assert hubs.jobs == {"b0"}
+    hubs.end("bob", "b0")
+    assert hubs.jobs == {"a0"}
+    [act] = hubs.taken_back
+    hubs.step("ada", asking.given_back(act))  # of the attempt before
+    assert len(hubs.stopped) == 1

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.arbiter.core_machine import NODE, Machine, grants, job
 from tests.arbiter.serving import served
-from tests.arbiter.test_core import NODE, Machine, grants, job
 
 from headgate.arbiter import daemon, messages, user_names
 from headgate.arbiter.core import Arbiter

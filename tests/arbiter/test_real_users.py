@@ -63,12 +63,9 @@ def test_users_share_gpus_whatever_happens_to_the_arbiter(machine: Machine) -> N
 
 
 def test_a_wrong_file_leaves_the_former_rules_and_a_signal_ends_it_clean(machine: Machine) -> None:
-    assert machine.process is not None
-    machine.rules.write_text("half_life: long\n")
-    machine.process.send_signal(signal.SIGHUP)
+    machine.read("half_life: long\n")
     machine.says("the former rules hold")
-    machine.rules.write_text("half_life: 2h\n")
-    machine.process.send_signal(signal.SIGHUP)
+    machine.read("half_life: 2h\n")
     machine.says("is read again")
     assert machine.end() == 0
     assert not machine.socket.exists()
@@ -99,6 +96,24 @@ def test_what_a_job_moves_on_the_disk_is_recorded_beside_another_user_s_job(
     until(is_recorded, 60, "the other's bytes are recorded")
     for user, job in ((ada, "r"), (ben, "w")):
         machine.let_end(user, job)
+
+
+def test_a_guaranteed_part_is_taken_back_and_what_had_it_goes_on_later(machine: Machine) -> None:
+    ada, ben = machine.users
+    part = f"{{user: {ben.name}, guaranteed: {{gpus: 2}}}}"
+    machine.read(f"{{take_back_after: 1s, take_back_spares: 1s, parts: [{part}]}}\n")
+    machine.submit(ada, "k", gpus=4, resumes=True)
+    assert len(machine.gpus(ada, "k").split(",")) == 4
+    (ada.home / "k.gpus").unlink()
+    machine.submit(ben, "l", gpus=2)
+    assert len(machine.gpus(ben, "l").split(",")) == 2
+    machine.waits(ada, "k", f"given back to {ben.name}, who waited")
+    [act] = machine.seen("acts")
+    assert (act["kind"], act["user"], act["by"]) == ("take-back", ada.name, ben.name)
+    machine.let_end(ben, "l")
+    assert len(machine.gpus(ada, "k").split(",")) == 4
+    machine.let_end(ada, "k")
+    machine.read("half_life: 1h\n")
 
 
 CONNECTS = """

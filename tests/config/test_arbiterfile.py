@@ -82,5 +82,6 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
 def test_the_schema_has_every_key() -> None:
     assert arbiterfile.schema()["properties"].keys() == {
         *("users", "half_life", "patience", "administrators", "may_reserve", "outside_gpus"),
-        *("parts", "idle_after", "idle_ends"),
+        *("parts", "idle_after", "idle_ends", "take_back", "take_back_after", "take_back_spares"),
+        "take_back_ends",
     }

@@ -17,7 +17,7 @@ from headgate.arbiter import messages as arbiter_messages
 from headgate.arbiter.core import Arbiter
 from headgate.arbiter.daemon import ArbiterDaemon
 from headgate.arbiter.messages import Request
-from headgate.arbiter.records import Demand, DiskMoved, Hub
+from headgate.arbiter.records import Demand, DiskMoved, Hub, Resumes
 from headgate.arbiter.store import ArbiterStore
 from headgate.controller import live_controller
 from headgate.hub import arbiter_link
@@ -65,7 +65,13 @@ class SmallHub:
         self._changed.set()
 
     def _demand(self) -> Demand:
-        return asking.demand(Hub("", self.name), self._controller, lambda _: 1.0, lambda _: None)
+        return asking.demand(
+            Hub("", self.name),
+            self._controller,
+            lambda _: 1.0,
+            lambda _: None,
+            lambda _: Resumes.NO,
+        )
 
     def step(self, event: Event) -> None:
         actions, _ = self._controller.step(0.0, event)

@@ -93,12 +93,15 @@ class Room:
         grants: What running jobs hold.
         bookings: The reservations.
         typical_seconds: What a job of unknown length takes.
+        leaving: Jobs that are giving back what they hold, and when they likely have, and when at
+            the latest.
     """
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self.grants: dict[MachineJob, ResourceGrant] = {}
         self.bookings: dict[int, Booking] = {}
+        self.leaving: Mapping[MachineJob, tuple[float, float]] = {}
         self.typical_seconds = TYPICAL_SECONDS
         self.resources = FreeResources()
         self.resources.join(node)
@@ -252,6 +255,8 @@ class Room:
         for job, grant in self.grants.items():
             if (left := grant.demand.left) is not None:
                 ends[job] = grant.ends - left.most + getattr(left, which)
+        for job, (soon, late) in self.leaving.items():
+            ends[job] = min(ends.get(job, math.inf), soon if which == "likely" else late)
         claims = [_Claim(job, demand.request(node)) for job, demand in waiting.items()]
         starts = expected_starts(
             now, self.resources, claims, running, ends, lambda job: waiting[job].lasts(which)
@@ -327,19 +332,18 @@ class Room:
     ) -> _Promise | None:
         """The promise that requests fit together, from `at` on; None: they never do.
 
-        Of the jobs that may still run at that time, the fewest leave: those that end first.
+        Of the jobs that may still run at that time, the fewest leave: those that are leaving, then
+        those that end first.
         """
         resources = self.resources.copy()
         wanted = [request for _, request in requests]
         leaving: list[tuple[float, ResourceGrant]] = []
         for grant in self.grants.values():
-            is_known = now < grant.ends < math.inf
-            if is_known and grant.ends <= at:
+            if now < grant.ends <= at:
                 resources.give(grant.demand.request(self.node.name), grant.slots)
             else:
-                likely = now + (now - grant.since) if is_soft else now
-                leaving.append((grant.ends if is_known else likely, grant))
-        leaving.sort(key=lambda entry: (entry[0], entry[1].since))
+                leaving.append((self._may_end(now, grant, is_soft), grant))
+        leaving.sort(key=lambda entry: (entry[1].job not in self.leaving, entry[0], entry[1].since))
         gone: list[tuple[float, ResourceGrant]] = []
         while not (is_met := _fit(resources, wanted)) and leaving:
             gone.append(leaving.pop(0))
@@ -353,6 +357,14 @@ class Room:
                 resources.give(request, grant.slots)
                 at = max(at, end)
         return _Promise(at, resources, requests, is_soft=is_soft)
+
+    def _may_end(self, now: float, grant: ResourceGrant, is_soft: bool) -> float:
+        """When a running job ends at the earliest, as promises take it."""
+        if grant.job in self.leaving:
+            return now
+        if now < grant.ends < math.inf:
+            return grant.ends
+        return now + (now - grant.since) if is_soft else now
 
 
 def _without(booked: JobDemand, held: Iterable[JobDemand]) -> JobDemand | None:

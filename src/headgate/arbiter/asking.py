@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from headgate.arbiter.acts import Act
 from headgate.arbiter.events import JobIdles
-from headgate.arbiter.records import Demand, Hub, JobDemand, MachineJob, ResourceGrant, Span
+from headgate.arbiter.records import (
+    Demand,
+    Hub,
+    JobDemand,
+    MachineJob,
+    ResourceGrant,
+    Resumes,
+    Span,
+)
 from headgate.controller.core import Controller
 from headgate.controller.queue_orders import Claim
 from headgate.controller.records import JobRecord
-from headgate.model.events import JobGranted
+from headgate.model.events import JobGivesBack, JobGranted
 from headgate.model.identifiers import JobId
 from headgate.model.reasons import Reason, ReasonKind
 
@@ -19,6 +28,7 @@ def demand(
     controller: Controller,
     cores: Callable[[JobRecord], float],
     left: Callable[[JobId], Span | None],
+    resumes: Callable[[JobId], Resumes],
 ) -> Demand:
     """All that a hub runs and wants.
 
@@ -27,10 +37,11 @@ def demand(
         controller: Its controller.
         cores: Cores that a job can put to good use.
         left: Seconds that a job takes or has left; None: not known.
+        resumes: From where a running job goes on if it is ended now.
     """
     waiting, running = controller.stated()
 
-    def stated(claim: Claim, attempt: int) -> JobDemand:
+    def stated(claim: Claim, attempt: int, then: Resumes = Resumes.NO) -> JobDemand:
         job, request = claim.job, claim.request
         on_gpus = request.on_gpus
         is_shared = not request.gpus and on_gpus is not None and on_gpus.known and not on_gpus.alone
@@ -45,12 +56,13 @@ def demand(
             left(job.id),
             job.spec.name,
             job.spec.private,
+            then,
         )
 
     return Demand(
         hub,
         tuple(stated(claim, claim.job.attempt + 1) for claim in waiting),
-        tuple(stated(claim, claim.job.attempt) for claim in running),
+        tuple(stated(claim, claim.job.attempt, resumes(claim.job.id)) for claim in running),
     )
 
 
@@ -67,6 +79,17 @@ def granted(grant: ResourceGrant) -> JobGranted:
 def job_of(id: str) -> JobId:
     """The job of a hub's id of one attempt."""
     return JobId(MachineJob(Hub(""), id).of_all_attempts.id)
+
+
+def given_back(act: Act) -> JobGivesBack:
+    """The event of a hub's controller for a job that has to give back what it holds."""
+    attempt = MachineJob(Hub(""), act.job).attempt
+    return JobGivesBack(job_of(act.job), attempt, gives_back(act))
+
+
+def gives_back(act: Act) -> Reason:
+    """Why a job has to give back what it holds."""
+    return Reason.of(ReasonKind.GIVES_BACK, to=act.by, waited=act.waited, ends=act.ends or None)
 
 
 def idles(heard: JobIdles) -> Reason:

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
-from itertools import islice, zip_longest
+from itertools import zip_longest
 from statistics import median
 
 from headgate.arbiter.admission import Room
@@ -27,7 +27,7 @@ from headgate.arbiter.events import (
     Unbooked,
     UserLimited,
 )
-from headgate.arbiter.holdings import Holding, exceeds, holdings, is_guaranteed
+from headgate.arbiter.holdings import Holding, exceeds, holdings, is_guaranteed, sums
 from headgate.arbiter.metering import Metering
 from headgate.arbiter.orders import JobOrders
 from headgate.arbiter.parts import user_parts
@@ -47,6 +47,7 @@ from headgate.arbiter.records import (
     UserPart,
     WaitKind,
 )
+from headgate.arbiter.taking_back import Entitlements, TakingBack, WaitingJob
 from headgate.arbiter.together import OnePolicy
 from headgate.model.cluster import Node
 from headgate.model.shares import WEIGHT_DEFAULT
@@ -78,6 +79,8 @@ class Arbiter:
        order `headgate` of a queue.
     4. Among a user's jobs, the order of the user's hubs counts.
     5. The first job without room is promised its start; later ones do not delay it.
+    6. Before all others goes the job for which something is taken back (`TakingBack`), and what an
+       administrator lets go first.
 
     Args:
         node: The machine.
@@ -91,6 +94,7 @@ class Arbiter:
         past: What users have had.
         promised: The first job without room, and its start.
         metering: What users use, and have had by day.
+        taking: What is being taken back.
         is_writable: Grants can be kept; else nothing starts.
         is_drained: An administrator lets nothing start.
         waits: The jobs that wait, in their order, and why.
@@ -122,7 +126,7 @@ class Arbiter:
         self.promised: StartPromise | None = None
         self.waits: dict[MachineJob, JobWaits] = {}
         self._is_changed, self._review_at = True, math.inf
-        self.metering = Metering()
+        self.metering, self.taking = Metering(), TakingBack()
         self._overran: dict[str, deque[bool]] = {}
         self.parts: dict[str, UserPart] = {}
         self.limits: dict[str, Amounts] = dict(state.limits)
@@ -256,12 +260,13 @@ class Arbiter:
         return actions
 
     def _restated(self, now: float, job: MachineJob, stated: JobDemand) -> None:
-        """A running job needs other cores or memory, or has less left."""
+        """A running job needs other cores or memory, has less left, or can be resumed by now."""
         if stated.memory_bytes != self.room.grants[job].demand.memory_bytes:
             self.room.resize(job, stated.memory_bytes)
             self._is_changed = True
         grant = self.room.grants[job]
-        kept = replace(grant.demand, cores=stated.cores, left=stated.left)
+        cores, left, resumes = stated.cores, stated.left, stated.resumes
+        kept = replace(grant.demand, cores=cores, left=left, resumes=resumes)
         ends = kept.ends(now) if self._is_believed(job.hub.user) else math.inf
         self.room.grants[job] = replace(grant, demand=kept, ends=ends)
 
@@ -290,12 +295,14 @@ class Arbiter:
         promised: StartPromise | None = None
         self.room.drop_ended(now)
         lines, held = self._lines(), holdings(self.room.grants.values())
-        past = {user: self.past.mean(now, user) for user in lines}
-        shares = {user: self.share(user) for user in lines}
+        past = {user: self.past.mean(now, user) for user in {*lines, *held}}
+        shares = {user: self.share(user) for user in past}
         self._served = {user: self._served.get(user, now) for user in lines}
-        waiting = [job for line in lines.values() for job, _ in line]
-        self._since = {job: self._since.get(job, now) for job in waiting}
+        wanted = {job: demand for line in lines.values() for job, demand in line}
+        self._since = {job: self._since.get(job, now) for job in wanted}
         self._soft_until = {j: at for j, at in self._soft_until.items() if j in self._since}
+        self.taking.follow(now, self.room.grants.keys(), self._since.keys())
+        self.room.leaving = self.taking.ends()
         self.room.begin(now)
 
         def rank(user: str) -> tuple[bool, bool, float, float, str]:
@@ -321,6 +328,7 @@ class Arbiter:
             if lines[user]:
                 heappush(ranks, rank(user))
         self.promised = promised
+        actions += self._take_back(now, waits, wanted, self._entitled(now, shares, held, past))
         bookings = self.room.bookings.values()
         times = [time for booking in bookings for time in (booking.begin, booking.end)]
         times += [now + _REVIEW_SECONDS] if waits else []
@@ -337,10 +345,51 @@ class Arbiter:
         for hub in sorted(self._demands, key=lambda hub: (grants[hub], hub)):
             jobs = ((MachineJob(hub, job.id), job) for job in self._demands[hub].waiting)
             waiting = [entry for entry in jobs if entry[0] not in self.room.grants]
-            waiting.sort(key=lambda entry: not self._orders.is_first(entry[0]))
             if waiting:
                 of_users.setdefault(hub.user, []).append(waiting)
-        return {user: deque(islice(_by_turns(hubs), MOST_JOBS)) for user, hubs in of_users.items()}
+        lines = {}
+        for user, hubs in of_users.items():
+            line = sorted(_by_turns(hubs), key=lambda entry: not self._goes_first(entry[0]))
+            lines[user] = deque(line[:MOST_JOBS])
+        return lines
+
+    def _goes_first(self, job: MachineJob) -> bool:
+        return self._orders.is_first(job) or self.taking.is_for(job)
+
+    def _entitled(
+        self,
+        now: float,
+        shares: Mapping[str, UserShare],
+        held: Mapping[str, Holding],
+        past: Mapping[str, float],
+    ) -> Entitlements:
+        by_shares = self.rules.take_back == "shares" and self.rules.users == "apart"
+        bookings = self.room.bookings.values()
+        begun = (booking for booking in bookings if booking.begin <= now < booking.end)
+        booked = sums((booking.user, booking.demand) for booking in begun)
+        return Entitlements(self.room.node, shares, held, past, booked, by_shares)
+
+    def _take_back(
+        self,
+        now: float,
+        waits: dict[MachineJob, JobWaits],
+        wanted: Mapping[MachineJob, JobDemand],
+        entitled: Entitlements,
+    ) -> list[ArbiterAction]:
+        """Have jobs give back what is the part of one that waits, which `waits` then says."""
+        if self.rules.take_back == "never":
+            self.taking = TakingBack()
+        if self.rules.take_back == "never" or self.is_drained or not self.is_writable:
+            return []
+        lack_room = [job for job, wait in waits.items() if wait.kind is WaitKind.NO_ROOM]
+        claims = (WaitingJob(job, wanted[job], self._since[job]) for job in lack_room)
+        orders = list(self.taking.orders(now, self.room, self.rules, entitled, claims))
+        self.room.leaving = ends = self.taking.ends()
+        claim = self.taking.claim
+        if claim is not None and ends:
+            soon = max(likely for likely, _ in ends.values())
+            waits[claim.job] = JobWaits(claim.job, WaitKind.TAKING_BACK, at=soon)
+        return [*orders]
 
     def _rank(
         self,
@@ -361,7 +410,7 @@ class Arbiter:
         else:
             charge = (past + has.part(self.room.node)) / share.shares
         return (
-            not self._orders.is_first(job),
+            not self._goes_first(job),
             not is_guaranteed(share, has, demand),
             min(self._served[user] + self.rules.patience - now, 0.0),
             charge,
@@ -375,7 +424,8 @@ class Arbiter:
             return JobWaits(job, WaitKind.HELD)
         if not self.room.could(demand):
             return JobWaits(job, WaitKind.TOO_LARGE)
-        if held.jobs >= MOST_JOBS or exceeds(share, held, demand):
+        owes = self.taking.owes(job.hub.user)
+        if owes or held.jobs >= MOST_JOBS or exceeds(share, held, demand):
             return JobWaits(job, WaitKind.OWN_LIMIT)
         ends = demand.ends(now) if self._is_believed(job.hub.user) else math.inf
         return self.room.start(now, job, demand, ends)

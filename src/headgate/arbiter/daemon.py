@@ -26,6 +26,7 @@ from headgate.arbiter.events import (
     HubLeft,
     JobIdles,
     JobReleased,
+    JobTakenBack,
     MachineUsed,
     StoreWritable,
 )
@@ -358,6 +359,10 @@ class ArbiterDaemon:
 
     def _tell(self, action: ArbiterAction) -> None:
         match action:
+            case JobTakenBack(job, act):
+                self._record(act)
+                self._tell_act(act, job.hub)
+                return
             case ResourceGrant() | JobWaits() | JobIdles():
                 hubs: Iterable[Hub] = (action.job.hub,)
             case UserPart(user):
@@ -365,6 +370,12 @@ class ArbiterDaemon:
             case _:
                 return
         self._send_to(hubs, records.dump(action))
+
+    def _record(self, act: Act) -> None:
+        try:
+            self._store.record(act)
+        except StorageError as error:
+            self._report(f"{error}; an act is not kept: {act}")
 
     def _tell_act(self, act: Act, hub: Hub | None) -> bool:
         """Tell an act to the hub of its job, or to all hubs that it concerns."""

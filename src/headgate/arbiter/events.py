@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from headgate.arbiter.acts import Act
 from headgate.arbiter.records import (
     Booking,
     Demand,
@@ -156,6 +157,14 @@ class BookingAnswered:
     fits: bool
 
 
+@dataclass(frozen=True, slots=True)
+class JobTakenBack:
+    """A job has to give back what it holds. That is kept and told as an act."""
+
+    job: MachineJob
+    act: Act
+
+
 ArbiterEvent = (
     Demand
     | HubJoined
@@ -169,4 +178,6 @@ ArbiterEvent = (
     | StoreWritable
     | MachineUsed
 )
-ArbiterAction = BookingAnswered | JobIdles | ResourceGrant | JobReleased | JobWaits | UserPart
+ArbiterAction = (
+    BookingAnswered | JobIdles | ResourceGrant | JobReleased | JobTakenBack | JobWaits | UserPart
+)

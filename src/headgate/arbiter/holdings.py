@@ -30,6 +30,15 @@ class Holding:
             self.jobs + 1,
         )
 
+    def minus(self, job: JobDemand) -> Holding:
+        """The same without a job that it includes."""
+        return Holding(
+            self.cores - job.cores,
+            self.memory_bytes - job.all_memory_bytes,
+            self.gpus - job.all_gpus,
+            self.jobs - 1,
+        )
+
     def part(self, node: Node) -> float:
         """The part of a machine that it is: that of its dominant resource."""
         parts = [self.cores / node.cores, self.memory_bytes / node.memory_bytes]
@@ -40,11 +49,15 @@ class Holding:
 
 def holdings(grants: Iterable[ResourceGrant]) -> dict[str, Holding]:
     """What each user's jobs hold."""
-    held: dict[str, Holding] = {}
-    for grant in grants:
-        user = grant.job.hub.user
-        held[user] = held.get(user, Holding()).plus(grant.demand)
-    return held
+    return sums((grant.job.hub.user, grant.demand) for grant in grants)
+
+
+def sums(demands: Iterable[tuple[str, JobDemand]]) -> dict[str, Holding]:
+    """What each user has, from users and what is theirs."""
+    has: dict[str, Holding] = {}
+    for user, demand in demands:
+        has[user] = has.get(user, Holding()).plus(demand)
+    return has
 
 
 def is_guaranteed(share: UserShare, held: Holding, job: JobDemand) -> bool:

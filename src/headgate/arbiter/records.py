@@ -47,6 +47,12 @@ class MachineJob(NamedTuple):
     def of_all_attempts(self) -> MachineJob:
         return MachineJob(self.hub, self.id.rpartition(_ATTEMPT)[0] or self.id)
 
+    @property
+    def attempt(self) -> int | None:
+        """The attempt of the job that it is; None: its hub does not say."""
+        number = self.id.rpartition(_ATTEMPT)[2]
+        return int(number) if number.isdecimal() else None
+
 
 class Span(NamedTuple):
     """Seconds that a job takes or has left: likely, least, most."""
@@ -66,6 +72,16 @@ to itself until these have ended.
 """
 
 
+class Resumes(StrEnum):
+    """From where a job goes on if it is ended now; the first loses least."""
+
+    FROM_NOW = "from-now"
+    """It saves a checkpoint as it ends."""
+    FROM_EARLIER = "from-earlier"
+    """From what its script saved by itself."""
+    NO = "no"
+
+
 @dataclass(frozen=True, slots=True)
 class JobDemand:
     """What a job needs before it can start; all its workers at once.
@@ -80,6 +96,7 @@ class JobDemand:
         left: Seconds that it takes or has left; None: not known.
         name: What others see of it.
         private: Others see only whose job it is.
+        resumes: From where it goes on if it is ended now.
     """
 
     id: str
@@ -91,6 +108,7 @@ class JobDemand:
     left: Span | None = None
     name: str = ""
     private: bool = False
+    resumes: Resumes = Resumes.NO
 
     def __post_init__(self) -> None:
         numbers = (
@@ -199,12 +217,14 @@ class WaitKind(StrEnum):
     NO_ROOM = "no-room"
     OTHERS_FIRST = "others-first"
     """There is room, but the job would delay one before it, or a reservation."""
+    TAKING_BACK = "taking-back"
+    """What others have of its user's part is being taken back for it."""
     OWN_LIMIT = "own-limit"
     HELD = "held"
     TOO_LARGE = "too-large"
 
 
-WAIT_FOR_ROOM = (WaitKind.NO_ROOM, WaitKind.OTHERS_FIRST)
+WAIT_FOR_ROOM = (WaitKind.NO_ROOM, WaitKind.OTHERS_FIRST, WaitKind.TAKING_BACK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,11 +235,13 @@ class JobWaits:
         job: The job.
         kind: Why.
         delays: The job that it would delay; None: none, or a reservation.
+        at: When that is likely to be over; None: not known.
     """
 
     job: MachineJob
     kind: WaitKind
     delays: MachineJob | None = None
+    at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,6 +395,7 @@ class SeenJob:
         at: When it is expected to start; None: it runs, or that is not known.
         latest: When at the latest, as `StartExpected` has it.
         job: The job; None: whoever looks may not act on it.
+        gives_to: The user to whom it gives back what it has; empty: nobody.
     """
 
     user: str
@@ -384,6 +407,7 @@ class SeenJob:
     at: float | None = None
     latest: float | None = None
     job: MachineJob | None = None
+    gives_to: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,8 +163,15 @@ def seen_jobs(
 
     starts = {start.job: start for start in ahead(arbiter, now)}
     demands = arbiter.stated_jobs()
+    taking = arbiter.taking
+    to = taking.claim.job.hub.user if taking.claim is not None else ""
     running = [
-        replace(shown(job, grant.demand), gpus=grant.gpus, since=grant.since)
+        replace(
+            shown(job, grant.demand),
+            gpus=grant.gpus,
+            since=grant.since,
+            gives_to=to if job in taking.asked else "",
+        )
         for job, grant in arbiter.room.grants.items()
     ]
     waiting = []

@@ -21,6 +21,7 @@ _ONE_LINE = {ord("\n"): " ", ord("\t"): " "}
 _WAITS: Mapping[WaitKind, str] = {
     WaitKind.NO_ROOM: "no room",
     WaitKind.OTHERS_FIRST: "it would delay one before it, or a reservation",
+    WaitKind.TAKING_BACK: "what others have of its user's part is being taken back",
     WaitKind.OWN_LIMIT: "its user's limit is reached",
     WaitKind.HELD: "held by an administrator",
     WaitKind.TOO_LARGE: "more than this machine or its user may have",
@@ -34,6 +35,7 @@ _ACTS: Mapping[ActKind, str] = {
     ActKind.UNDRAIN: "lets jobs start again",
     ActKind.LIMIT: "limits {} to",
     ActKind.UNLIMIT: "no longer limits {}",
+    ActKind.TAKE_BACK: "gets back the own part from {}",
 }
 
 
@@ -89,6 +91,8 @@ def _jobs(machine: SeenMachine) -> Table:
     for job, number in list(zip(machine.jobs, before(machine), strict=True))[:_MOST_ROWS]:
         state = "running" if number is None else f"waits, {_ordinal(number)}"
         start, why = _start(job, machine.at), ""
+        if job.gives_to:
+            why = f"gives back to {line(job.gives_to)}"
         if job.waits is not None:
             why = _WAITS[job.waits]
             if job.waits is WaitKind.HELD and machine.drained:
@@ -176,8 +180,9 @@ def reservation(booking: Booking) -> str:
 
 
 def told(act: Act) -> str:
-    """An administrator's act as a sentence."""
+    """An act as a sentence."""
     on = f"{act.user}:{act.job.rpartition('#')[0] or act.job}" if act.job else act.user
     words = f"{act.by} {_ACTS[act.kind].format(on)}"
     limit = f" {amounts(act.largest)}" if act.largest is not None else ""
-    return line(f"{say_time(act.at)}: {words}{limit}")
+    waited = f", after {say_seconds(round(act.waited))}" if act.waited is not None else ""
+    return line(f"{say_time(act.at)}: {words}{limit}{waited}{', which ends' * act.ends}")

@@ -30,6 +30,7 @@ from headgate.model.events import (
     Event,
     GpuMemoryUsed,
     GpusUsed,
+    JobGivesBack,
     JobGranted,
     JobPlanned,
     JobSubmitted,
@@ -68,6 +69,7 @@ _Request = (
     | MoveRequested
     | PauseRequested
     | UnpauseRequested
+    | JobGivesBack
 )
 
 _TaskEvent = TaskReport | TaskExited | TaskStarted | TaskReady
@@ -175,6 +177,7 @@ class Controller:
                 | MoveRequested()
                 | PauseRequested()
                 | UnpauseRequested()
+                | JobGivesBack()
             ):
                 actions += self._requested(pending, event)
         self._reports.judge_stalls(pending)
@@ -309,6 +312,9 @@ class Controller:
                 return []
             case MoveRequested(_, plan, reason, waits):
                 return resizing.move(job, plan, reason, waits)
+            case JobGivesBack(_, attempt, reason):
+                is_meant = attempt in (None, job.attempt) and job.tasks and not job.finished
+                return job.restart_for(reason) if is_meant and job.undisturbed else []
             case PauseRequested():
                 return pausing.pause(pending, job, event, self._queue)
             case UnpauseRequested():

@@ -222,9 +222,13 @@ class JobRecord:
         """End its tasks with a checkpoint, from which it goes on once it is unpaused."""
         keeps_pause = urgent and self.paused_for is not None  # its user's outlasts the urgent job
         self.pause_for(self.paused_for if keeps_pause else urgent)
-        self.restart = Reason(ReasonKind.PAUSES)
-        stops = [task.stop(self.restart) for task in self.workers() or self.tasks.values()]
-        return [self.mark("stopping", self.restart), *stops]
+        return self.restart_for(Reason(ReasonKind.PAUSES))
+
+    def restart_for(self, reason: Reason) -> list[Action]:
+        """End its tasks with a checkpoint, from which it goes on once there is room again."""
+        self.restart = reason
+        stops = [task.stop(reason) for task in self.workers() or self.tasks.values()]
+        return [self.mark("stopping", reason), *stops]
 
     @property
     def is_frozen(self) -> bool:

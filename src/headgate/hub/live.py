@@ -125,7 +125,9 @@ class LiveHub:
         self._sharing = sharing.MachineSharing(
             socket,
             node,
-            lambda: sharing.stated(name, node, self._controller, self._forecasting),
+            lambda: sharing.stated(
+                name, node, self._controller, self._forecasting, self._live_runs
+            ),
             self._step,
             self._live_runs,
             engine.boxes,

@@ -195,6 +195,8 @@ class NodeSharing:
                     self._tell(ReservationWaits(job.id, f"for {shortage_in_words(lacks)}"))
             case JobIdles(job):
                 self._order(job.id, asking.idles(heard), stops=heard.ends)
+            case Act(kind=ActKind.TAKE_BACK):
+                self._order(heard.job, asking.gives_back(heard), stops=heard.ends)
             case Act(by=by, kind=kind, job=id):
                 reason = Reason.of(ReasonKind.ADMINISTRATOR, by=by, act=str(kind))
                 self._order(id, reason, stops=kind is ActKind.STOP)

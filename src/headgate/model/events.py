@@ -370,6 +370,20 @@ class MoveRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class JobGivesBack:
+    """A job ends with a checkpoint, which frees memory and GPUs, and waits again for room.
+
+    Args:
+        attempt: The attempt of it that is meant; None: the running one.
+        reason: Why.
+    """
+
+    job: JobId
+    attempt: int | None
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
 class PauseRequested:
     """A job has to pause. A running one is frozen with its memory, or with `release` ended with a
     checkpoint, which frees memory and GPUs. A waiting one stays in the queue.
@@ -403,6 +417,7 @@ Event = (
     | SlotsStated
     | MachineShared
     | JobGranted
+    | JobGivesBack
     | JobPlanned
     | TaskStarted
     | TaskReady

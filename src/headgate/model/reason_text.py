@@ -22,7 +22,7 @@ from headgate.model.notice_text import NEXT, NOTICES
 from headgate.model.reasons import CureKind, Facts, PauseKind, Reason
 from headgate.model.reasons import ReasonKind as Kind
 from headgate.model.refusal_text import Templates
-from headgate.model.shortage_text import NAMED, needs_room
+from headgate.model.shortage_text import NAMED, given_back, needs_room
 from headgate.model.units import counted, say_bytes, say_seconds
 
 
@@ -389,6 +389,7 @@ _WORDS: Mapping[Kind, str | Callable[[Facts], str]] = {
     Kind.TIMED_OUT: "over its timeout of {seconds:seconds}",
     Kind.MAKES_ROOM: "makes room for {job}",
     Kind.MADE_ROOM: "made room for {job}",
+    Kind.GIVES_BACK: given_back,
     Kind.BETTER_PLAN: "moved to a better plan",
     Kind.NODE_CAME: _node_came,
     Kind.TRAINING_OVER: "the training is over",

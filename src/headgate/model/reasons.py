@@ -74,6 +74,7 @@ class ReasonKind(StrEnum):
     TIMED_OUT = "timed-out"
     MAKES_ROOM = "makes-room"
     MADE_ROOM = "made-room"
+    GIVES_BACK = "gives-back"
     BETTER_PLAN = "better-plan"
     NODE_CAME = "node-came"
     TRAINING_OVER = "training-over"

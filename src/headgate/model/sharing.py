@@ -57,7 +57,7 @@ class UserShare:
         default=Amounts(),
         metadata=declared(
             "What the user gets before others do: cores always, memory and GPUs as they become "
-            "free."
+            "free, or as `take_back` says."
         ),
     )
     largest: Amounts = field(
@@ -154,6 +154,31 @@ class SharingRules:
     )
     idle_ends: bool = field(
         default=False, metadata=declared("Such a job is ended after as long again.")
+    )
+    take_back: Literal["never", "guaranteed", "shares"] = field(
+        default="guaranteed",
+        metadata=declared(
+            "Jobs of users who have more than their part end with a checkpoint, and wait again, "
+            "for a job that waits within its user's part: the `guaranteed` one, or with `shares` "
+            "also that by the users' shares. `never`: it waits until something ends.",
+        ),
+    )
+    take_back_after: float = field(
+        default=600.0,
+        metadata=declared("After how long a wait that is done.", kind=Kind.SECONDS, above=0),
+    )
+    take_back_spares: float = field(
+        default=1_800.0,
+        metadata=declared(
+            "A job is not taken back before it has run for so long.", kind=Kind.SECONDS, above=0
+        ),
+    )
+    take_back_ends: bool = field(
+        default=False,
+        metadata=declared(
+            "Jobs that cannot be resumed are ended too, and so are jobs that their hub does not "
+            "give back."
+        ),
     )
     parts: tuple[UserShare, ...] = field(
         default=(), metadata=declared("What users may have; the first entry that fits counts.")

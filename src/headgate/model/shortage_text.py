@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from headgate.model.reasons import Facts, KeepsRoom
-from headgate.model.units import counted, say_bytes, say_time
+from headgate.model.units import counted, say_bytes, say_seconds, say_time
 
 NAMED = 3
 """Most jobs named in a sentence."""
@@ -30,7 +30,16 @@ def needs_room(facts: Facts) -> str:
         text += f"; nothing tells yet how long {_names(unknown)} {takes}"
     if (at := facts.get("expected_at")) is not None:
         text += f"; expected to start at about {say_time(at)}"
+    if (back := facts.get("given_back")) is not None:
+        text += f"; what it had was {given_back(back)}"
     return text
+
+
+def given_back(facts: Facts) -> str:
+    """To whom a job gave back what it had of a shared machine."""
+    end = ", and ended for that" if facts.get("ends") else ""
+    waited = say_seconds(round(facts["waited"]))
+    return f"given back to {facts['to']}, who waited {waited} for the own part{end}"
 
 
 _KEEPS: Mapping[KeepsRoom, str] = {
@@ -59,6 +68,7 @@ def _names(jobs: Sequence[str]) -> str:
 _BOUNDED = {"slots": "", "slots-of-run": "of its run ", "slots-of-sweep": "of its sweep "}
 _TURNS = {
     "others-first": ": there is room, but it would delay a job before it, or a reservation",
+    "taking-back": ": what others have of your part is being taken back for it",
     "own-limit": ": with it you would have more than you may",
     "held": ": an administrator holds it, or lets nothing start",
     "too-large": ": it needs more than the machine has",

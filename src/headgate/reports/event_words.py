@@ -93,7 +93,8 @@ def _asked(
     | events.ChangeRequested
     | events.MoveRequested
     | events.PauseRequested
-    | events.UnpauseRequested,
+    | events.UnpauseRequested
+    | events.JobGivesBack,
 ) -> str:
     match request:
         case events.StopRequested(_, kill, reason):
@@ -112,6 +113,8 @@ def _asked(
             return f"asked to pause{', and to give back its memory' if release else ''}: {by}"
         case events.UnpauseRequested(_, refused):
             return "could not be frozen" if refused else "asked to go on"
+        case events.JobGivesBack(_, _, reason):
+            return f"asked to give back what it has: {in_words(reason)}"
 
 
 def _decided(action: actions.Action) -> str:
@@ -189,6 +192,7 @@ def _happened(event: Event) -> str:
             | events.MoveRequested()
             | events.PauseRequested()
             | events.UnpauseRequested()
+            | events.JobGivesBack()
         ):
             return _asked(event)
         case (

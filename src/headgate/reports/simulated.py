@@ -55,6 +55,7 @@ _DIVISIONS = {
     Division.SLICES: "equal slices",
     Division.NONE: "no arbiter",
     Division.ARBITER: "the arbiter",
+    Division.TAKING_BACK: "take_back: shares",
     Division.TOGETHER: "users: together",
 }
 _MANY = 1_000

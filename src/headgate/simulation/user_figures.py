@@ -15,6 +15,15 @@ from headgate.simulation.simulator import simulate
 from headgate.simulation.traces import Trace
 from headgate.simulation.user_hubs import Division, UserSharing, users_of
 
+_DIVISIONS = (
+    Division.SLICES,
+    Division.NONE,
+    Division.ARBITER,
+    Division.TAKING_BACK,
+    Division.TOGETHER,
+)
+"""In the order in which they are compared; slices are what users are compared with."""
+
 
 @dataclass(frozen=True, slots=True)
 class UserFigures:
@@ -88,7 +97,7 @@ def compare(
         )
     results: list[DivisionFigures] = []
     alone: dict[str, float] = {}
-    for division in (Division.SLICES, Division.NONE, Division.ARBITER, Division.TOGETHER):
+    for division in _DIVISIONS:
         outcome = simulate(
             trace,
             machine,

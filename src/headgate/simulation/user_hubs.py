@@ -10,8 +10,8 @@ from math import inf
 
 from headgate.arbiter import asking
 from headgate.arbiter.core import Arbiter
-from headgate.arbiter.events import ArbiterAction, MachineUsed, UserUsed
-from headgate.arbiter.records import Hub, ResourceGrant, Span, UserPart
+from headgate.arbiter.events import ArbiterAction, JobTakenBack, MachineUsed, UserUsed
+from headgate.arbiter.records import Hub, ResourceGrant, Resumes, Span, UserPart
 from headgate.controller import live_controller
 from headgate.controller.records import JobRecord
 from headgate.forecast.job_tracker import JobTracker
@@ -50,6 +50,8 @@ class Division(StrEnum):
     ARBITER = "arbiter"
     TOGETHER = "together"
     """The arbiter, with `users: together`."""
+    TAKING_BACK = "taking-back"
+    """The arbiter, with `take_back: shares`."""
     NONE = "none"
     """Each hub takes the whole machine for its own, and the kernel divides it."""
     SLICES = "slices"
@@ -157,11 +159,12 @@ class UserHubs:
         self._arbiter: Arbiter | None = None
         most = inf
         match sharing.division:
-            case Division.ARBITER | Division.TOGETHER:
-                rules = sharing.rules
-                if sharing.division is Division.TOGETHER:
-                    rules = replace(rules, users="together")
-                self._arbiter = Arbiter(node, rules)
+            case Division.ARBITER:
+                self._arbiter = Arbiter(node, sharing.rules)
+            case Division.TOGETHER:
+                self._arbiter = Arbiter(node, replace(sharing.rules, users="together"))
+            case Division.TAKING_BACK:
+                self._arbiter = Arbiter(node, replace(sharing.rules, take_back="shares"))
             case Division.SLICES:
                 self._nodes, most = slices(node, users), node.cores / len(users)
         for name in users:
@@ -260,7 +263,9 @@ class UserHubs:
             is_due = now >= self._stated_at.get(user, -inf) + _REPEAT_SECONDS
             if is_report and not is_due:
                 continue
-            demand = asking.demand(Hub(user), self._hubs[user], self._cores, self._left)
+            demand = asking.demand(
+                Hub(user), self._hubs[user], self._cores, self._left, lambda _: Resumes.FROM_NOW
+            )
             news = tuple(
                 tuple(job.needs for job in jobs) for jobs in (demand.waiting, demand.running)
             )
@@ -281,6 +286,8 @@ class UserHubs:
             match answer:
                 case ResourceGrant(job):
                     actions += self._tell(now, job.hub.user, asking.granted(answer))
+                case JobTakenBack(job, act):
+                    actions += self._tell(now, job.hub.user, asking.given_back(act))
                 case UserPart(user, cores, weight, most):
                     self._divide(user, weight, inf if most is None else most)
                     node, whole = self._nodes[user], self._arbiter

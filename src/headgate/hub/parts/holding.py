@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from headgate.arbiter.records import Resumes
 from headgate.engines.base import LOCAL
 from headgate.hub.parts import Component
 from headgate.hub.state.attempt import Attempt
@@ -150,7 +151,7 @@ class JobHolder(Component):
                 f"job {name!r} would begin anew: Headgate knows of no checkpoint of it; leave out "
                 "--release, or say `resumes: true` in its job file if it goes on from its own"
             )
-            return "" if _goes_on(live) else again
+            return again if resumes(live) is Resumes.NO else ""
         if engine != LOCAL:
             return (
                 f"job {name!r} runs on {engine}; only tasks of this machine can be frozen: add "
@@ -208,13 +209,15 @@ def _is_paused(live: LiveJob) -> bool:
     return ends or live.state == "paused"
 
 
-def _goes_on(live: LiveJob) -> bool:
-    """Whether a job that is ended now goes on later from where it was."""
-    if live.saver is not None or live.spec.resumes:
-        return True
-    if live.checkpoint is None or not live.checkpoint.own:
-        return live.checkpoint is not None
-    return resume_arguments.way(live.spec, live.facts) is not None
+def resumes(live: LiveJob) -> Resumes:
+    """From where a job goes on if it is ended now."""
+    if live.saver is not None:
+        return Resumes.FROM_NOW
+    is_own = live.checkpoint is not None and live.checkpoint.own
+    is_from_own = is_own and resume_arguments.way(live.spec, live.facts) is not None
+    has_headgates = live.checkpoint is not None and not is_own
+    goes_on = live.spec.resumes or is_from_own or has_headgates
+    return Resumes.FROM_EARLIER if goes_on else Resumes.NO
 
 
 def _freeze(hold: _Hold) -> None:

@@ -19,14 +19,15 @@ from headgate.arbiter.records import (
     JobHeld,
     JobWaits,
     ResourceGrant,
+    Resumes,
     UserPart,
-    WaitKind,
 )
 from headgate.controller.core import Controller
 from headgate.controller.records import JobRecord
 from headgate.hub.arbiter_link import ArbiterLink, Heard
 from headgate.hub.parts import Component
 from headgate.hub.parts.forecasting import Forecasting
+from headgate.hub.parts.holding import resumes
 from headgate.hub.parts.holds import OthersHolds
 from headgate.hub.parts.proof import Boxes
 from headgate.hub.state.runs import LiveRuns
@@ -34,7 +35,7 @@ from headgate.model.actions import Action
 from headgate.model.cluster import Node
 from headgate.model.events import Event, JobSubmitted, MachineShared, NodeJoined, StopRequested
 from headgate.model.identifiers import JobId
-from headgate.model.reasons import Reason, ReasonKind
+from headgate.model.reasons import Facts, Reason, ReasonKind
 
 _LEAST_CORES = 0.1
 
@@ -48,7 +49,9 @@ def name(folder: Path) -> str:
     return hashlib.blake2b(place, digest_size=8).hexdigest()
 
 
-def stated(hub: str, node: Node, controller: Controller, forecasting: Forecasting) -> Demand:
+def stated(
+    hub: str, node: Node, controller: Controller, forecasting: Forecasting, live_runs: LiveRuns
+) -> Demand:
     """What a hub states.
 
     Args:
@@ -56,6 +59,7 @@ def stated(hub: str, node: Node, controller: Controller, forecasting: Forecastin
         node: This machine.
         controller: Its controller.
         forecasting: What is left of its jobs.
+        live_runs: Its runs.
     """
 
     def cores(job: JobRecord) -> float:
@@ -68,7 +72,10 @@ def stated(hub: str, node: Node, controller: Controller, forecasting: Forecastin
             )
         return min(known, node.cores if most is None else most)
 
-    return asking.demand(Hub("", hub), controller, cores, forecasting.left)
+    def job_resumes(job: JobId) -> Resumes:
+        return resumes(live_runs.find(job)[1])
+
+    return asking.demand(Hub("", hub), controller, cores, forecasting.left, job_resumes)
 
 
 class MachineSharing(Component):
@@ -105,6 +112,7 @@ class MachineSharing(Component):
         self._part: UserPart | None = None
         self._cores = node.cores
         self._trouble: Reason | None = None
+        self._given_back: dict[JobId, Facts] = {}  # of jobs that wait for room again
         self._link = ArbiterLink(
             socket, demand, self._shared, self._take, self._troubled, live_runs.failed
         )
@@ -132,6 +140,10 @@ class MachineSharing(Component):
             self._live_runs.event(run, "warning", self._trouble, event.job.name)
         self._link.changed()
 
+    def forget(self, run: str) -> None:
+        for job in [job for job in self._given_back if job.run == run]:
+            del self._given_back[job]
+
     def close(self) -> None:
         self._link.close()
 
@@ -143,12 +155,13 @@ class MachineSharing(Component):
     def _take(self, heard: Heard) -> None:
         match heard:
             case ResourceGrant() as grant:
+                self._given_back.pop(asking.job_of(grant.job.id), None)
                 self._step(asking.granted(grant))
             case UserPart() as part:
                 self._part = part
                 self._resize()
-            case JobWaits(job, why):
-                self._waits(asking.job_of(job.id), why)
+            case JobWaits() as waits:
+                self._waits(asking.job_of(waits.job.id), waits)
             case JobIdles(job):
                 job_id = asking.job_of(job.id)
                 self._tell_job(job_id, asking.idles(heard), stops=heard.ends)
@@ -160,12 +173,24 @@ class MachineSharing(Component):
                 self._moved(heard)
 
     def _ordered(self, act: Act) -> None:
-        """An administrator has done something with a job, with this user, or with the machine."""
+        """An administrator has done something with a job, with this user, or with the machine; or
+        the arbiter takes back what is another user's part.
+        """
+        if act.kind is ActKind.TAKE_BACK:
+            self._give_back(act)
+            return
         reason = Reason.of(ReasonKind.ADMINISTRATOR, by=act.by, act=str(act.kind))
         if act.job:
             self._tell_job(asking.job_of(act.job), reason, stops=act.kind is ActKind.STOP)
         else:
             self._live_runs.tell_all(reason)
+
+    def _give_back(self, act: Act) -> None:
+        job, reason = asking.job_of(act.job), asking.gives_back(act)
+        self._tell_job(job, reason, stops=act.ends)
+        if job.run in self._live_runs.runs and not act.ends:
+            self._given_back[job] = reason.facts
+            self._step(asking.given_back(act))
 
     def _tell_job(self, job: JobId, reason: Reason, stops: bool) -> None:
         """Tell a job's run, and stop the job if so ordered."""
@@ -174,13 +199,15 @@ class MachineSharing(Component):
             if stops:
                 self._step(StopRequested(job, reason=reason))
 
-    def _waits(self, job: JobId, why: WaitKind) -> None:
+    def _waits(self, job: JobId, waits: JobWaits) -> None:
         """Say of a job why it waits."""
         if job.run in self._live_runs.runs:
             run, live = self._live_runs.find(job)
             if live.state == "waiting":
-                lacks = {"kind": "grant", "why": str(why)}
-                live.reason, live.waits = Reason.of(ReasonKind.NEEDS_ROOM, lacks=lacks), lacks
+                lacks = {"kind": "grant", "why": str(waits.kind)}
+                facts = {"expected_at": waits.at, "given_back": self._given_back.get(job)}
+                live.reason = Reason.of(ReasonKind.NEEDS_ROOM, lacks=lacks, **facts)
+                live.waits = lacks
                 run.record_job(job.name)
 
     def _resize(self) -> None:
