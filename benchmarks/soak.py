@@ -1,6 +1,10 @@
 """Kill hubs, guards, keepers and tasks at random while jobs run, and count what became of the jobs.
 
     python benchmarks/soak.py --hours 0.1 --jobs 40
+    python benchmarks/soak.py --guest --hours 0.5 --jobs 5
+
+With --guest, the power of a machine is cut at random instead, and it is started again (QEMU
+without KVM, `make test-v2`'s kernel; its disk loses what was not flushed).
 
 At the end no job may be lost, none may have run twice, and neither a process nor a cgroup may be
 left. Of a job whose keeper was killed nobody can tell how it ended: it may not end twice, nor be
@@ -21,23 +25,12 @@ import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-JOB = """
-import os, sys, time
-name, seconds = sys.argv[1], float(sys.argv[2])
-note = open(name, "a", buffering=1)
-note.write("begin\\n")
-ends = time.monotonic() + seconds
-step = 0
-while (now := time.monotonic()) < ends:
-    step += 1
-    print(f"step {step} loss {1 / step:.4f}", flush=True)
-    time.sleep(0.1)
-    note.write(f"trained {time.monotonic() - now:.3f}\\n")
-note.write("end\\n")
-"""
+from _soak import JOB, TASK, Expected, Notes, Tally
+
 HUB, GUARD = "headgate.hub.server", "headgate.hub.watchdog"
-KEEPER, TASK = "launcher.py", "soak_job.py"
+KEEPER = "launcher.py"
 
 
 def processes(home: Path, word: str = "") -> list[int]:
@@ -80,88 +73,81 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=200, help="jobs of a round")
     parser.add_argument("--pause", type=float, default=5.0, help="mean seconds between two kills")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--guest", action="store_true", help="cut the power of a machine instead")
     options = parser.parse_args()
-    draw, kills, states = random.Random(options.seed), Counter[str](), Counter[str]()
-    ends = time.monotonic() + 3600 * options.hours
-    problems: list[str] = []
-    trained = lasted = 0.0
+    draw = random.Random(options.seed)
     with tempfile.TemporaryDirectory(prefix="soak-", ignore_cleanup_errors=True) as base:
-        home = Path(base) / "home"
-        os.environ |= {"HEADGATE_HOME": str(home), "HEADGATE_REPORT": "off"}
-        runs = list[str]()
-        while time.monotonic() < ends:
-            folder = Path(base) / str(len(runs))
-            folder.mkdir()
-            (folder / TASK).write_text(JOB)
-            jobs = [
-                {"name": f"j{i}", "script": TASK, "args": [f"j{i}.txt", str(draw.uniform(1, 10))]}
-                for i in range(options.jobs)
-            ]
-            (folder / "jobs.yaml").write_text(json.dumps({"jobs": jobs}))
-            run = json.loads(headgate(folder, "run", "--detach", "--json", "jobs.yaml"))["run"]
-            runs.append(run)
-            killed, unkept = set[int](), set[int]()
-            keepers = 0
-            while True:
-                time.sleep(draw.expovariate(1 / options.pause))
-                stands = json.loads(headgate(folder, "status", run, "--json"))
-                if stands["state"] not in ("running", "interrupted"):
-                    break
-                word = draw.choice([HUB, GUARD, HUB, GUARD, TASK, KEEPER])
-                chosen = processes(home, word)
-                if chosen:
-                    pid = draw.choice(chosen)
-                    if word == KEEPER:
-                        unkept |= children(pid)
-                        keepers += 1
-                    with suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
-                        kills[word] += 1
-                        killed.add(pid)
-            for job in stands["jobs"]:
-                states[job["state"]] += 1
-                note = folder / f"{job['name']}.txt"  # one that was killed at once has none
-                lines = note.read_text().split("\n") if note.exists() else []
-                if job["started"] is None and keepers and not lines:
-                    keepers -= 1  # this one was killed before it could start the job's program
-                    if job["state"] == "failed":
-                        continue
-                counts = Counter(line.partition(" ")[0] for line in lines)
-                tasks = {task["pid"] for task in job["tasks"]}
-                was_killed = bool(killed & tasks)
-                fails = was_killed or bool(unkept & tasks)
-                good = job["state"] == ("failed" if fails else "done")
-                began = counts["begin"] == 1 or (was_killed and not lines)
-                ends_right = counts["end"] == (not was_killed)
-                if unkept & tasks:  # with the hub gone too, nobody reads what it prints: it fails
-                    ends_right = counts["end"] <= 1
-                if not good or not began or not ends_right:
-                    problems.append(
-                        f"{run} {job['name']}: {job['state']}, {job['reason']} {counts}"
-                    )
-                    print(problems[-1], flush=True)
-                trained += sum(float(line[8:]) for line in lines if line.startswith("trained"))
-                if job["started"] is not None:
-                    lasted += job["ended"] - job["started"]
-            print(f"{len(runs)} rounds; killed {dict(kills)}; jobs {dict(states)}", flush=True)
-        patience = time.monotonic() + 120
-        for pid in processes(home, HUB):
-            os.kill(pid, signal.SIGTERM)
-        while (left := processes(home)) and time.monotonic() < patience:
-            time.sleep(0.2)
-        leftovers = [f"process {pid} is left" for pid in left]
-        leftovers += [f"cgroup {folder} is left" for folder in cgroups(runs)]
-    print(
-        "\n".join(
-            [
-                f"{trained / max(lasted, 1e-9):.1%} of the time of jobs was spent training",
-                *leftovers,
-            ]
-        )
-    )
-    problems += leftovers
-    print(f"{len(problems)} problems")
-    return bool(problems)
+        if options.guest:
+            from _soak_guest import soak  # it needs QEMU
+
+            tally = soak(options.hours, options.jobs, draw, Path(base))
+        else:
+            tally = _soak(options.hours, options.jobs, options.pause, draw, Path(base))
+    tally.show()
+    return bool(tally.problems)
+
+
+def _soak(hours: float, jobs: int, pause: float, draw: random.Random, base: Path) -> Tally:
+    ends, kills, tally = time.monotonic() + 3600 * hours, Counter[str](), Tally()
+    home = base / "home"
+    os.environ |= {"HEADGATE_HOME": str(home), "HEADGATE_REPORT": "off"}
+    runs = list[str]()
+    while time.monotonic() < ends:
+        folder = base / str(len(runs))
+        folder.mkdir()
+        (folder / TASK).write_text(JOB)
+        entries = list[dict[str, Any]]()
+        for i in range(jobs):
+            arguments = [f"j{i}.txt", str(draw.uniform(1, 10)), "0.1"]
+            entries.append({"name": f"j{i}", "script": TASK, "args": arguments})
+        (folder / "jobs.yaml").write_text(json.dumps({"jobs": entries}))
+        run = json.loads(headgate(folder, "run", "--detach", "--json", "jobs.yaml"))["run"]
+        runs.append(run)
+        killed, unkept = set[int](), set[int]()
+        keepers = 0
+        while True:
+            time.sleep(draw.expovariate(1 / pause))
+            stands = json.loads(headgate(folder, "status", run, "--json"))
+            if stands["state"] not in ("running", "interrupted"):
+                break
+            word = draw.choice([HUB, GUARD, HUB, GUARD, TASK, KEEPER])
+            chosen = processes(home, word)
+            if chosen:
+                pid = draw.choice(chosen)
+                if word == KEEPER:
+                    unkept |= children(pid)
+                    keepers += 1
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                    kills[word] += 1
+                    killed.add(pid)
+        for job in stands["jobs"]:
+            note = folder / f"{job['name']}.txt"  # one that was killed at once has none
+            notes = Notes.of(note.read_text().splitlines() if note.exists() else [])
+            has_noted = bool(notes.counts)
+            tasks = {task["pid"] for task in job["tasks"]}
+            was_killed, is_unkept = bool(killed & tasks), bool(unkept & tasks)
+            if job["started"] is None and keepers and not has_noted:
+                keepers -= 1  # this one was killed before it could start the job's program
+                expected = Expected(("failed",), (0,), (0,))
+            else:
+                # with the hub gone too, nobody reads what it prints: it fails
+                many = (0, 1) if is_unkept else (int(not was_killed),)
+                begins = (0, 1) if was_killed and not has_noted else (1,)
+                state = "failed" if was_killed or is_unkept else "done"
+                expected = Expected((state,), begins, many)
+            tally.add(run, job, notes, expected)
+        print(f"{len(runs)} rounds; killed {dict(kills)}; jobs {dict(tally.states)}", flush=True)
+    patience = time.monotonic() + 120
+    for pid in processes(home, HUB):
+        os.kill(pid, signal.SIGTERM)
+    while (left := processes(home)) and time.monotonic() < patience:
+        time.sleep(0.2)
+    for pid in left:
+        tally.problem(f"process {pid} is left")
+    for group in cgroups(runs):
+        tally.problem(f"cgroup {group} is left")
+    return tally
 
 
 if __name__ == "__main__":

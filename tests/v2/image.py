@@ -35,21 +35,10 @@ SPARE_MIB = 256
 def make_disk(folder: Path, runs: str) -> Path:
     """Make an ext4 image in `folder` for these runs of `init.py`; returns its path."""
     root = folder / "root"
-    for name in ("proc", "sys", "dev", "run", "tmp", "etc", GUEST):
-        (root / name).mkdir(parents=True)
-    users = {"root": 0, "user": 1000, "other": 1001}
-    lines = (f"{name}:x:{uid}:{uid}::/tmp:/bin/sh\n" for name, uid in users.items())
-    (root / "etc/passwd").write_text("".join(lines))
-    (root / "etc/hosts").write_text("127.0.0.1 localhost\n")
-    docker = runs == "containers"
-    python = _copy_programs(root, [Path(shutil.which(name) or name) for name in DOCKER if docker])
-    wanted = [*PACKAGES, *(["docker"] if docker else [])]
-    for name in wanted:
-        # fails for what is missing; what these require may be for another system
-        importlib.metadata.distribution(name)
-    _copy_distributions(wanted, root / GUEST / "site")
-    for library in _shared_libraries((root / GUEST / "site").rglob("*.so")):
-        _copy(root, library)
+    docker = DOCKER if runs == "containers" else ()
+    packages = [*PACKAGES, *(["docker"] if docker else [])]
+    programs = [Path(shutil.which(name) or name) for name in docker]
+    python = make_root(root, root / GUEST / "site", packages, programs)
     for name in ("src", "tests/arbiter", "tests/isolation", "tests/v2"):
         shutil.copytree(REPOSITORY / name, root / GUEST / name, dirs_exist_ok=True)
     shutil.copy2(REPOSITORY / "tests/dockerd.py", root / GUEST / "tests")
@@ -58,8 +47,33 @@ def make_disk(folder: Path, runs: str) -> Path:
     init = root / "init"
     init.write_text(f"#!{python} -IS\n" + (Path(__file__).parent / "init.py").read_text())
     init.chmod(0o755)
+    return pack(root, folder / "disk.ext4")
+
+
+def make_root(root: Path, site: Path, packages: list[str], programs: list[Path]) -> str:
+    """Make the root of a machine with this Python, other programs, and installed distributions in
+    its folder `site`; returns the path of the interpreter there.
+    """
+    for name in ("proc", "sys", "dev", "run", "tmp", "etc", GUEST):
+        (root / name).mkdir(parents=True)
+    users = {"root": 0, "user": 1000, "other": 1001}
+    lines = (f"{name}:x:{uid}:{uid}::/tmp:/bin/sh\n" for name, uid in users.items())
+    (root / "etc/passwd").write_text("".join(lines))
+    (root / "etc/hosts").write_text("127.0.0.1 localhost\n")
+    python = _copy_programs(root, programs)
+    for name in packages:
+        # fails for what is missing; what these require may be for another system
+        importlib.metadata.distribution(name)
+    _copy_distributions(packages, site)
+    for library in _shared_libraries(site.rglob("*.so")):
+        if not library.is_relative_to(root):
+            _copy(root, library)
+    return python
+
+
+def pack(root: Path, disk: Path) -> Path:
+    """Make an ext4 image of a root, with its modules compiled; returns its path."""
     _compile(root)
-    disk = folder / "disk.ext4"
     used = int(
         subprocess.run(
             ["du", "-sm", root], capture_output=True, text=True, check=True

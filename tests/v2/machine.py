@@ -22,7 +22,7 @@ from tests.kernel import cache, kernel
 LIMIT_SECONDS = 1500
 MEMORY = "1536M"
 COMMAND_LINE = (
-    "console=ttyS0 root=/dev/nvme0n1 rw init=/init quiet loglevel=1 panic=-1 "
+    "console=ttyS0 root=/dev/nvme0n1 init=/init quiet loglevel=1 panic=-1 "
     "cgroup_no_v1=all mitigations=off"
 )
 NEEDED = {
@@ -47,52 +47,46 @@ def main(runs: str = "processes") -> int:
     return status
 
 
+def qemu(image: Path, options: str, *arguments: str) -> list[str]:
+    """The command of an emulated machine of one core, with its console at standard output.
+
+    Args:
+        image: Its kernel.
+        options: The kernel's own, beside those of every machine.
+        arguments: Further ones: its disks, how it is emulated.
+    """
+    command = ["qemu-system-x86_64", "-cpu", "max", "-smp", "1", "-m", MEMORY]
+    command += ["-display", "none", "-no-reboot", "-nic", "none", "-monitor", "none"]
+    command += ["-kernel", str(image), "-append", f"{COMMAND_LINE} {options}"]
+    return [*command, "-serial", "stdio", *arguments]
+
+
+def nvme(file: str, name: str, cache: str) -> list[str]:
+    """Arguments for a disk."""
+    drive = f"file={file},if=none,format=raw,cache={cache},id={name}"
+    return ["-drive", drive, "-device", f"nvme,serial={name},drive={name}"]
+
+
 def boot(image: Path, disk: Path) -> int:
     """Run the machine to its end; returns 0 when every test in it passed."""
     # The guest's clock counts instructions: whatever else its host does, a second in it is as much
     # work as any other.
-    command = [
-        "qemu-system-x86_64",
-        "-accel",
-        "tcg,thread=single",
-        "-icount",
-        "shift=2,sleep=off",
-        "-cpu",
-        "max",
-    ]
-    command += ["-smp", "1", "-m", MEMORY]
-    command += [
-        "-display",
-        "none",
-        "-no-reboot",
-        "-nic",
-        "none",
-        "-monitor",
-        "none",
-        "-serial",
-        "stdio",
-    ]
-    command += [
-        "-drive",
-        f"file={disk},if=none,format=raw,cache=unsafe,id=disk",
-        "-device",
-        "nvme,serial=1,drive=disk",
-    ]
-    command += ["-kernel", str(image), "-append", COMMAND_LINE]
+    emulation = ["-accel", "tcg,thread=single", "-icount", "shift=2,sleep=off"]
+    command = qemu(image, "rw", *emulation, *nvme(str(disk), "disk", "unsafe"))
     verdict = None
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, errors="replace"
-    ) as qemu:
-        watchdog = threading.Timer(LIMIT_SECONDS, qemu.kill)
+    ) as guest:
+        watchdog = threading.Timer(LIMIT_SECONDS, guest.kill)
         watchdog.start()
         try:
-            assert qemu.stdout is not None
-            for line in qemu.stdout:
+            assert guest.stdout is not None
+            for line in guest.stdout:
                 print(line, end="", flush=True)
                 verdict = re.match(r"guest: (\d+) of \d+ runs failed", line) or verdict
         finally:
             watchdog.cancel()
-            qemu.kill()
+            guest.kill()
     if verdict is None:
         print("the machine ended before its tests did", file=sys.stderr)
         return 1
