@@ -90,7 +90,9 @@ def main() -> int:
 def _soak(hours: float, jobs: int, pause: float, draw: random.Random, base: Path) -> Tally:
     ends, kills, tally = time.monotonic() + 3600 * hours, Counter[str](), Tally()
     home = base / "home"
-    os.environ |= {"HEADGATE_HOME": str(home), "HEADGATE_REPORT": "off"}
+    # jobs run under this interpreter: what a shim before it starts would be taken for tasks
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    os.environ |= {"HEADGATE_HOME": str(home), "HEADGATE_REPORT": "off", "PATH": path}
     runs = list[str]()
     while time.monotonic() < ends:
         folder = base / str(len(runs))

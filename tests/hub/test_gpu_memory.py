@@ -213,11 +213,11 @@ def test_of_five_plain_scripts_on_two_gpus_none_runs_out_of_memory(two_gpus: Use
         two_gpus.sees_state(name, "running", run=run)
         assert first_gpu(two_gpus, run, name) == gpu
     waits = two_gpus.sees_job(
-        "c", lambda job: "it is not known" in job["reason"], run, "waits for room"
+        "c", lambda job: "GPU memory: needs 49.5 GiB" in job["reason"], run, "waits for room"
     )
     assert waits["state"] == "waiting"
     told = two_gpus.jobs(run)["c"]["waits"]
-    assert (told["kind"], told["is_known"], told["gpu"] in (0, 1)) == ("gpu-memory", False, True)
+    assert (told["kind"], told["is_known"], told["gpu"] in (0, 1)) == ("gpu-memory", True, True)
     assert sorted(told["holders"]) == ["a", "b"]
     two_gpus.touch("b")
     two_gpus.sees_state("c", "running", run=run)

@@ -19,7 +19,7 @@ from headgate.controller.probing import Probing
 from headgate.controller.queue_orders import Claim, Order
 from headgate.controller.records import JobRecord
 from headgate.controller.relocation import Taken, relocate
-from headgate.controller.requests import Requests
+from headgate.controller.resource_requests import ResourceRequests
 from headgate.controller.slots import ALL, groups_of
 from headgate.controller.start_forecast import StartForecast, forecasts
 from headgate.controller.waiting_jobs import WaitingJobs
@@ -44,7 +44,7 @@ class Queue:
 
     Args:
         order: The order of jobs.
-        gpus_are_shared: As of `Requests`.
+        gpus_are_shared: As of `ResourceRequests`.
         seconds: Expected run time of a waiting job; None: unknown.
         pairing: Picks, among waiting jobs of one priority, the one that runs best beside the
             running jobs. None: the order alone decides.
@@ -80,7 +80,7 @@ class Queue:
         )
         self._hindered: _Hindered = lambda job, slots: None
         self._grants = Grants()
-        self._requests = Requests(
+        self._requests = ResourceRequests(
             self._resources, self._probing, self._grants, gpus_are_shared, per_core is not None
         )
 

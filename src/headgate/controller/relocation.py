@@ -8,7 +8,7 @@ from typing import NamedTuple
 from headgate.controller.free_resources import FreeResources, ResourceRequest, request_of
 from headgate.controller.gpu_memory import WorkerSlot
 from headgate.controller.records import JobRecord
-from headgate.controller.requests import Requests
+from headgate.controller.resource_requests import ResourceRequests
 from headgate.model.cluster import Node
 from headgate.model.plans import Plan
 from headgate.planning.placement import place, place_within, unplaced
@@ -25,7 +25,7 @@ def relocate(
     job: JobRecord,
     node: Node,
     nodes: Mapping[str, Node],
-    requests: Requests,
+    requests: ResourceRequests,
     resources: FreeResources,
     least_bytes: int,
 ) -> Taken | None:

@@ -20,7 +20,7 @@ from headgate.sampling.gpu_holders import missing_nvml
 _DISK_LEVERS = frozenset({Lever.DISK_RATE, Lever.BUFFERED_WRITES})
 
 
-class Message(NamedTuple):
+class OpeningMessage(NamedTuple):
     """A message about a run.
 
     Args:
@@ -40,7 +40,7 @@ def opening(
     engine: Engine,
     limits_disk: bool,
     withheld: Collection[str],
-) -> Iterator[Message]:
+) -> Iterator[OpeningMessage]:
     """The messages about a run, in order.
 
     Args:
@@ -54,19 +54,19 @@ def opening(
     levers = [limit.lever for limit in engine.uncontrolled() if limit.lever not in unused]
     if levers:
         missing = tuple(map(str, dict.fromkeys(levers)))
-        yield Message("warning", Reason.of(ReasonKind.LEVERS_MISSING, levers=missing))
+        yield OpeningMessage("warning", Reason.of(ReasonKind.LEVERS_MISSING, levers=missing))
     if variables := sorted(name for name in withheld if not name.startswith("HEADGATE_")):
         variable = more(submission.engine.name)
         not_sent = Reason.of(ReasonKind.VARIABLES_NOT_SENT, variables=variables, variable=variable)
-        yield Message("note", not_sent)
+        yield OpeningMessage("note", not_sent)
     is_here = submission.engine == LOCAL and not submission.nodes
     if is_here and (share := slurm_share()) is not None:
-        yield Message("note" if share.here else "warning", share.reason())
+        yield OpeningMessage("note" if share.here else "warning", share.reason())
     for doubt in of(submission, machine.gpus):
-        yield Message("warning", doubt)
+        yield OpeningMessage("warning", doubt)
     for kind, texts in (("warning", submission.warnings), ("note", submission.notes)):
         for job, text in texts.items():
-            yield Message(kind, Reason.of(ReasonKind.CLIENT_SAYS, text=text), job)
+            yield OpeningMessage(kind, Reason.of(ReasonKind.CLIENT_SAYS, text=text), job)
 
 
 def of(submission: Submission, gpus: Sequence[Gpu]) -> list[Reason]:

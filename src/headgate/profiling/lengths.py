@@ -25,7 +25,7 @@ _RELATED = 4.0
 """As `_ALIKE`, for jobs of the same script with other arguments."""
 
 
-class Estimate(NamedTuple):
+class LengthEstimate(NamedTuple):
     """The most likely value of a figure of a whole job, and a band that holds nine of ten."""
 
     likely: float
@@ -76,11 +76,11 @@ class EarlierRuns:
         of_job = tuple(took for took in of_script if took.job == job)
         return cls(of_job or tuple(of_script), bool(of_job))
 
-    def work(self) -> Estimate | None:
+    def work(self) -> LengthEstimate | None:
         """Core-seconds of the whole job; None: no run is known."""
         return self._estimate([took.work for took in self.took], _ALIKE)
 
-    def seconds(self) -> Estimate | None:
+    def seconds(self) -> LengthEstimate | None:
         """Seconds from begin to end, whatever ran beside them; None: no run is known."""
         return self._estimate([took.seconds for took in self.took], _BESIDE)
 
@@ -101,11 +101,11 @@ class EarlierRuns:
             not took.gpu_memory_bytes and took.seconds >= _SEEN_SECONDS for took in self.took
         )
 
-    def _estimate(self, values: list[float], alike: float) -> Estimate | None:
+    def _estimate(self, values: list[float], alike: float) -> LengthEstimate | None:
         around = alike if self.same else _RELATED
         if not values:
             return None
-        return Estimate(median(values), min(values) / around, max(values) * around)
+        return LengthEstimate(median(values), min(values) / around, max(values) * around)
 
 
 def remember(folder: Path, script: str, took: Took) -> None:

@@ -29,7 +29,7 @@ from headgate.model.progress import Progress
 from headgate.model.reason_text import in_words
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.profiling import lengths, store
-from headgate.profiling.lengths import EarlierRuns, Estimate
+from headgate.profiling.lengths import EarlierRuns, LengthEstimate
 
 _AGAIN_SECONDS = 5.0
 """After this many seconds estimates are renewed even without events: the awaited ends may be
@@ -127,7 +127,7 @@ class Forecasting(Component):
         self._asks = asks
         self._predicts = predicts
         self._watched: dict[JobId, _ForecastJob] = {}
-        self._durations: dict[JobId, Estimate | None] = {}  # of such jobs
+        self._durations: dict[JobId, LengthEstimate | None] = {}  # of such jobs
         self._doing: set[asyncio.Task[None]] = set()
         # Several at once would keep the interpreter from the hub's loop most of the time.
         self._one_at_once = asyncio.Semaphore()
@@ -178,11 +178,11 @@ class Forecasting(Component):
         most = max(limit - (now - watched.began), 0.0) if watched is not None else limit
         return Span(*(min(part, most) for part in span or (most, 0.0, most)))
 
-    def _duration_of_new(self, job: JobId) -> Estimate | None:
+    def _duration_of_new(self, job: JobId) -> LengthEstimate | None:
         """As `_duration`; None, too, if the job resumes."""
         return self._duration(job) if self._live_runs.find(job)[1].checkpoint is None else None
 
-    def _duration(self, job: JobId) -> Estimate | None:
+    def _duration(self, job: JobId) -> LengthEstimate | None:
         """Run time of such jobs (s), from start to end; None: there were none."""
         if job not in self._durations:
             live = self._live_runs.find(job)[1]

@@ -15,7 +15,7 @@ NOTHING = ResourceRequest(0, 0, 0, (), None)
 """The request of a job that shares all that it uses."""
 
 
-class Requests:
+class ResourceRequests:
     """Works out requests, from what jobs state, what such jobs took before, and what is read.
 
     Args:
