@@ -15,7 +15,7 @@ import pytest
 
 from headgate.engines import local, per_task_executor
 from headgate.engines.local import LocalEngine
-from headgate.isolation.base import Box, Launch
+from headgate.isolation.base import NEVER, Box, Launch, ignore
 from headgate.isolation.process import ProcessIsolation
 from headgate.model.cluster import Node
 from headgate.model.errors import IsolationError
@@ -43,18 +43,18 @@ class Waiting(ProcessIsolation):
         self.boxes: dict[TaskId, Box] = {}
         self.begun: list[TaskId] = []
 
-    def start_unless(
+    def start(
         self,
-        stopped: threading.Event,
         launch: Launch,
         share: Share,
         output_fd: int,
-        made: Callable[[Box], None],
+        stopped: threading.Event = NEVER,
+        made: Callable[[Box], None] = ignore,
     ) -> Box:
         self.begun.append(launch.task)
         if launch.task.split("/")[1].startswith("never") and stopped.wait(SECONDS):
             raise IsolationError("nobody answers")
-        box = super().start_unless(stopped, launch, share, output_fd, made)
+        box = super().start(launch, share, output_fd, stopped, made)
         self.boxes[launch.task] = box
         if launch.task.split("/")[1].startswith("slow"):
             self.answered.wait(SECONDS)

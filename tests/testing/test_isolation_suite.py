@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from headgate.isolation.base import Box, Holder, Isolation, Launch
+from headgate.isolation.base import NEVER, Box, Holder, Isolation, Launch, ignore
 from headgate.model.endings import Exit
 from headgate.model.errors import IsolationError
 from headgate.model.shares import UNLIMITED, Share, Uncontrolled
@@ -208,10 +209,31 @@ class SweepsByNumberAlone(MemoryIsolation):
 
 
 class StartsWhatIsMissing(MemoryIsolation):
-    def start(self, launch: Launch, share: Share, output_fd: int) -> MemoryBox:
+    def start(
+        self,
+        launch: Launch,
+        share: Share,
+        output_fd: int,
+        stopped: threading.Event = NEVER,
+        made: Callable[[Box], None] = ignore,
+    ) -> MemoryBox:
         box = self.make_box(launch, share, output_fd)
         self.boxes[launch.task] = box
         box.begin()
+        return box
+
+
+class BeginsBeforeItIsNoted(MemoryIsolation):
+    def start(
+        self,
+        launch: Launch,
+        share: Share,
+        output_fd: int,
+        stopped: threading.Event = NEVER,
+        made: Callable[[Box], None] = ignore,
+    ) -> MemoryBox:
+        box = super().start(launch, share, output_fd, stopped)
+        made(box)
         return box
 
 
@@ -245,6 +267,7 @@ DEFECTS: dict[str, tuple[Callable[[], MemoryIsolation], str]] = {
     "daemons overlooked": (with_boxes(OverlooksDaemons), "test_12"),
     "one box for all": (with_boxes(SharesOneBox), "test_15"),
     "missing programs start": (StartsWhatIsMissing, "test_16"),
+    "what is not noted begins": (BeginsBeforeItIsNoted, "test_27"),
     "closed once only": (with_boxes(BreaksWhenClosedTwice), "test_17"),
     "descriptors leak": (with_boxes(LeaksADescriptor), "test_18"),
     "boxes stay": (with_boxes(StaysWhenClosed), "test_18"),

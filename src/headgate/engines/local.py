@@ -375,7 +375,7 @@ class LocalEngine(Engine):
             box.keep(read_end)
 
         try:
-            box = isolation.start_unless(start.stopped, launch, share, write_end, made)
+            box = isolation.start(launch, share, write_end, start.stopped, made)
         except BaseException:
             os.close(read_end)
             raise

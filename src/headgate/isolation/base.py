@@ -231,6 +231,14 @@ class Box(ABC):
         """
 
 
+NEVER = threading.Event()
+"""Nobody sets it: a start that is not stopped."""
+
+
+def ignore(_: Box) -> None:
+    """Take no note of a box."""
+
+
 class Isolation(ABC):
     """Boxes tasks in.
 
@@ -254,34 +262,26 @@ class Isolation(ABC):
     """
 
     @abstractmethod
-    def start(self, launch: Launch, share: Share, output_fd: int) -> Box:
+    def start(
+        self,
+        launch: Launch,
+        share: Share,
+        output_fd: int,
+        stopped: threading.Event = NEVER,
+        made: Callable[[Box], None] = ignore,
+    ) -> Box:
         """Start a task in a new box.
+
+        Args:
+            stopped: A start that waits for another program to be ready fails as soon as this is
+                set. One that waits for an answer ends with that answer.
+            made: Called with the box. A task that may outlive this process begins only then: what
+                has begun is known to the next one. If it raises, the task is ended.
 
         Raises:
             IsolationError: The program does not exist or cannot be executed, or the box cannot be
                 made. The message says which.
         """
-
-    def start_unless(
-        self,
-        stopped: threading.Event,
-        launch: Launch,
-        share: Share,
-        output_fd: int,
-        made: Callable[[Box], None],
-    ) -> Box:
-        """As `start`, for a task that may be stopped meanwhile.
-
-        A start that waits for another program to be ready fails as soon as `stopped` is set. A
-        start that waits for an answer ends with that answer.
-
-        Args:
-            made: Called with the box. A task that may outlive this process begins only then: what
-                has begun is known to the next one.
-        """
-        box = self.start(launch, share, output_fd)
-        made(box)
-        return box
 
     @abstractmethod
     def describe(self, launch: Launch, share: Share) -> Sequence[str]:

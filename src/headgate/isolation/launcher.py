@@ -7,8 +7,8 @@ no keeper. The child waits for its order on FD, a socket to the hub. Meanwhile t
 its box, so that no instruction of the task runs elsewhere. The child
 answers `+` when it is about to become the task, and the error number if that fails. A task that has
 begun has closed FD. If it cannot enter the place in its order, it answers `-`, the error number, a
-space and what it tried. If no whole order comes, because the hub is gone, it tells its keeper that
-it has not begun.
+space and what it tried. It tells its keeper, too, of each end before the task has begun, as the hub
+may be gone.
 """
 
 from __future__ import annotations
@@ -33,20 +33,16 @@ def main() -> None:
             order += part
         program, argv, env, (umask, nice, limits), place = marshal.loads(order)
     except (OSError, EOFError, ValueError, TypeError):  # the one who started it is gone
-        if refusal >= 0:
-            os.write(refusal, REFUSED)
-        os._exit(125)
+        _refuse(refusal, 125)
     os.set_inheritable(channel, False)
     if place is not None:
         try:
             _enter(place)
         except OSError as error:
-            os.write(channel, REFUSED + os.fsencode(f"{error.errno} {os.fsdecode(error.filename)}"))
-            os._exit(126)
-    try:
-        os.write(channel, BEGINS)
-    except OSError:  # the hub is gone, and the order is whole: whoever keeps it tells its end
-        pass
+            why = os.fsencode(f"{error.errno} {os.fsdecode(error.filename)}")
+            _answer(channel, REFUSED + why)
+            _refuse(refusal, 126)
+    _answer(channel, BEGINS)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -60,10 +56,24 @@ def main() -> None:
     try:
         os.execve(program, argv, env)
     except OSError as error:
-        os.write(channel, str(error.errno).encode())
+        _answer(channel, str(error.errno).encode())
     except ValueError:  # what no program can be given, a NUL in an argument say
-        os.write(channel, str(errno.EINVAL).encode())
-    os._exit(127)
+        _answer(channel, str(errno.EINVAL).encode())
+    _refuse(refusal, 127)
+
+
+def _answer(channel: int, answer: bytes) -> None:
+    try:
+        os.write(channel, answer)
+    except OSError:  # the hub is gone: whoever keeps this process tells its end
+        pass
+
+
+def _refuse(refusal: int, status: int) -> None:
+    """End without having become the task."""
+    if refusal >= 0:
+        _answer(refusal, REFUSED)
+    os._exit(status)
 
 
 def _limit(number: int, soft: int, hard: int) -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from headgate.isolation.base import Box, Isolation, Launch
+from headgate.isolation.base import NEVER, Box, Isolation, Launch, ignore
 from headgate.isolation.box import ProcessBox
 from headgate.isolation.kept import KeptProcess
 from headgate.isolation.spawning import Spawned, find_program
@@ -111,16 +111,13 @@ class ProcessIsolation(Isolation):
         """The mechanism that limits tasks here."""
         return self._layout.mode
 
-    def start(self, launch: Launch, share: Share, output_fd: int) -> Box:
-        return self.start_unless(threading.Event(), launch, share, output_fd, lambda _: None)
-
-    def start_unless(
+    def start(
         self,
-        stopped: threading.Event,  # it takes milliseconds
         launch: Launch,
         share: Share,
         output_fd: int,
-        made: Callable[[Box], None],
+        stopped: threading.Event = NEVER,
+        made: Callable[[Box], None] = ignore,
     ) -> Box:
         launch = _tagged(launch)
         program = find_program(launch)

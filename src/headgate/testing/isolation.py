@@ -9,13 +9,14 @@ class TestMine(IsolationContract):
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 
 import pytest
 
-from headgate.isolation.base import Launch
+from headgate.isolation.base import Box, Launch
 from headgate.machine import processes
 from headgate.model.errors import IsolationError
 from headgate.model.identifiers import TaskId
@@ -348,3 +349,16 @@ class IsolationContract(IsolationStage):
         self.hold(running.box)
         self.tested.sweep(record)
         assert not self.alive(running.box.pid)
+
+    def test_27_a_task_whose_box_cannot_be_noted_is_ended(self) -> None:
+        noted = list[dict[str, object]]()
+
+        def refuses(box: Box) -> None:
+            noted.append(box.record())
+            raise OSError("the disk is full")
+
+        launch = self.launch("spin")
+        with open(os.devnull, "wb") as output, pytest.raises(OSError, match="the disk is full"):
+            self.tested.start(launch, Share(), output.fileno(), made=refuses)
+        assert [record["task"] for record in noted] == [launch.task]
+        assert self.traces() == []

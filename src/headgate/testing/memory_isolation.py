@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import shlex
 import signal
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from headgate.isolation.base import Box, Holder, Isolation, Launch
+from headgate.isolation.base import NEVER, Box, Holder, Isolation, Launch, ignore
 from headgate.isolation.spawning import find_program
 from headgate.model.endings import Exit
 from headgate.model.errors import IsolationError
@@ -56,12 +57,24 @@ class MemoryIsolation(Isolation):
         """The boxes that are not closed, by task."""
         self._pids = FIRST_PID
 
-    def start(self, launch: Launch, share: Share, output_fd: int) -> MemoryBox:
+    def start(
+        self,
+        launch: Launch,
+        share: Share,
+        output_fd: int,
+        stopped: threading.Event = NEVER,
+        made: Callable[[Box], None] = ignore,
+    ) -> MemoryBox:
         find_program(launch)
         if launch.task in self.boxes:
             raise IsolationError(f"{launch.task}: its box exists already")
         box = self.make_box(launch, share, output_fd)
         self.boxes[launch.task] = box
+        try:
+            made(box)
+        except BaseException:
+            box.close()
+            raise
         box.begin()
         return box
 

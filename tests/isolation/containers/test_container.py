@@ -548,7 +548,7 @@ def test_a_task_is_lost_with_the_daemon_and_its_container_goes_once_that_is_back
         threading.Timer(0.2, stopped.set).start()
         with monkeypatch.context() as patient, pytest.raises(IsolationError, match=refused):
             patient.setattr(daemon_module, "RESTART_SECONDS", 3600.0)
-            isolation.start_unless(stopped, sleeps, NOTHING, 1, lambda _: None)
+            isolation.start(sleeps, NOTHING, 1, stopped)
         with monkeypatch.context() as impatient, pytest.raises(IsolationError, match=refused):
             impatient.setattr(daemon_module, "RESTART_SECONDS", 1.0)
             run(isolation, sleeps)

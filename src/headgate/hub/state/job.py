@@ -109,7 +109,8 @@ class LiveJob:
         self.exit_code, self.ending = row.exit_code, then.ending
         self.started, self.ended = row.started, row.ended
         if then.lost is not None and self.started is None:
-            self.started = min(task["started"] or 0.0 for task in former.tasks.values())
+            starts = (task["started"] or 0.0 for task in former.tasks.values())
+            self.started = min(starts, default=0.0)
         self.plan, self.profile, self.verified = row.plan, row.profile, row.verified
         for name, value in former.steps.items():
             setattr(self, name, value)

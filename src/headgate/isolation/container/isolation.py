@@ -20,7 +20,15 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from headgate.isolation.base import HOST_IMAGE, WHILE_RUNNING, Box, Isolation, Launch
+from headgate.isolation.base import (
+    HOST_IMAGE,
+    NEVER,
+    WHILE_RUNNING,
+    Box,
+    Isolation,
+    Launch,
+    ignore,
+)
 from headgate.isolation.container import files, limits, unmanaged_cgroups
 from headgate.isolation.container.box import Container, ContainerBox
 from headgate.isolation.container.daemon import TOKEN, Daemon, GoneError, NoAnswerError, default_url
@@ -88,16 +96,13 @@ class ContainerIsolation(Isolation):
         self._cores = Cores()
         self._version: Mode = "v2" if (CGROUPS / "cgroup.controllers").exists() else "v1"
 
-    def start(self, launch: Launch, share: Share, output_fd: int) -> Box:
-        return self.start_unless(threading.Event(), launch, share, output_fd, lambda _: None)
-
-    def start_unless(
+    def start(
         self,
-        stopped: threading.Event,
         launch: Launch,
         share: Share,
         output_fd: int,
-        made: Callable[[Box], None],
+        stopped: threading.Event = NEVER,
+        made: Callable[[Box], None] = ignore,
     ) -> Box:
         launch = replace(launch, env={**launch.env, TAG: launch.task})
         program = find_program(launch) if launch.image == HOST_IMAGE else None
@@ -115,7 +120,11 @@ class ContainerIsolation(Isolation):
                         raise
         except IsolationError as error:
             raise IsolationError(f"{launch.task}: {error}") from error
-        made(box)
+        try:
+            made(box)
+        except BaseException:
+            box.close()
+            raise
         return box
 
     def describe(self, launch: Launch, share: Share) -> Sequence[str]:

@@ -16,7 +16,8 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ import psutil
 
 import headgate
 from headgate.isolation import launcher
-from headgate.isolation.base import WHILE_RUNNING, Box, Launch
+from headgate.isolation.base import NEVER, WHILE_RUNNING, Box, Launch, ignore
 from headgate.isolation.box import ProcessBox, said_shortage
 from headgate.isolation.container.files import make_outputs, outputs
 from headgate.isolation.process import ProcessIsolation
@@ -150,7 +151,14 @@ class VmIsolation(ProcessIsolation):
     name = "vm"
     box_class = VmBox
 
-    def start(self, launch: Launch, share: Share, output_fd: int) -> Box:
+    def start(
+        self,
+        launch: Launch,
+        share: Share,
+        output_fd: int,
+        stopped: threading.Event = NEVER,
+        made: Callable[[Box], None] = ignore,
+    ) -> Box:
         program = self.program(launch)
         folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         try:
@@ -164,15 +172,17 @@ class VmIsolation(ProcessIsolation):
                 raise IsolationError(f"{launch.task}: {error}") from error
             memory = share.memory_bytes if isinstance(share.memory_bytes, int) else None
             _prepare(folder, machine, seen, program, memory, content, launch.env.get(CHANNEL, ""))
-            box = super().start(
-                _monitored(launch, folder), replace(share, memory_bytes=None), output_fd
-            )
+
+            def furnished(box: Box) -> None:
+                assert isinstance(box, VmBox)
+                box.folder, box.machine, box.memory_bytes = folder, machine, memory
+                made(box)
+
+            monitored, outside = _monitored(launch, folder), replace(share, memory_bytes=None)
+            return super().start(monitored, outside, output_fd, stopped, furnished)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        assert isinstance(box, VmBox)
-        box.folder, box.machine, box.memory_bytes = folder, machine, memory
-        return box
 
     def program(self, launch: Launch) -> str | None:
         """Path of the task's program on this machine; None: it is in an image."""
