@@ -9,7 +9,7 @@ import pytest
 from tests.arbiter.core_machine import NODE, Machine, job
 
 from headgate.arbiter.core import Arbiter
-from headgate.arbiter.events import Booked, Drained, RulesRead
+from headgate.arbiter.events import Booked, Drained, HubLeft, RulesRead
 from headgate.arbiter.records import Booking, Hub, JobDemand, Resumes, WaitKind
 from headgate.arbiter.seen import ahead, seen_jobs
 from headgate.model.sharing import Amounts, SharingRules, UserShare
@@ -224,6 +224,30 @@ def test_a_hub_that_gives_nothing_back_is_told_twice_and_others_do_instead(ends:
     assert machine.waits["b3"].kind is WaitKind.OWN_LIMIT
     machine.end(act.job, at=6_010.0)
     assert "b3" in machine.runs
+
+
+def test_a_hub_that_was_away_has_its_time_from_when_it_hears_the_order() -> None:
+    machine = shared(take_back_ends=True)
+    machine.submit("bob", saves("b0", 4))
+    machine.now = 5_000.0
+    machine.submit("ada", saves("a0"))
+    machine.take(HubLeft(Hub("bob")))
+    machine.now = 5_610.0
+    machine.state(Hub("ada"))
+    machine.take()
+    assert len(machine.taken_back) == 1
+    pass_time(machine, 5_700.0)
+    assert [(act.job, act.ends) for act in machine.taken_back[1:]] == [("b0", False)]
+    pass_time(machine, 5_860.0)
+    assert not machine.arbiter.taking.owes("bob")
+    machine.take(HubLeft(Hub("bob")))  # also when it is told for the second time
+    machine.now = 5_890.0
+    machine.state(Hub("ada"))
+    machine.take()
+    pass_time(machine, 5_900.0)
+    assert [(act.job, act.ends) for act in machine.taken_back[2:]] == [("b0", False)] * 2
+    pass_time(machine, 6_100.0)
+    assert machine.arbiter.taking.owes("bob")
 
 
 def test_two_users_who_wait_get_their_parts_one_after_the_other() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from tests.controller.driver import A_0, A_1, PLAN, A, B, Team, allreduce, job, ps
 from tests.controller.test_queueing import GIB, Queueing, started, states, stopped, with_gpus
 
@@ -12,6 +13,7 @@ from headgate.model.endings import Checkpoint, Exit
 from headgate.model.events import (
     ChangeRequested,
     CheckpointDone,
+    JobGivesBack,
     PauseRequested,
     StopRequested,
     TaskExited,
@@ -23,6 +25,7 @@ from headgate.model.events import (
 from headgate.model.identifiers import JobId
 from headgate.model.limits import Limits
 from headgate.model.progress import Progress
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.policies.headgate import HeadgatePolicy
 
 FROZEN = "by its user; it keeps its memory"
@@ -139,3 +142,19 @@ def test_a_running_job_gets_another_memory_limit_and_timeout() -> None:
     assert shares == [GIB, GIB]
     assert states(team.step(150.0, Wake())) == []
     assert states(team.step(301.0, Wake()))[0][1] == "stopping"
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_job_that_is_giving_back_what_it_has_is_not_ended_for_good(ends: bool) -> None:
+    team, why = (
+        Team(allreduce(workers=1), HeadgatePolicy()),
+        Reason.of(ReasonKind.GIVES_BACK, to="bob", waited=600.0),
+    )
+    team.step(0.0, TaskStarted(A_0, 1))
+    if not ends:
+        [(_, state, _), *_] = states(team.step(5.0, JobGivesBack(A, None, why)))
+        assert state == "stopping"
+    actions = team.step(185.0, JobGivesBack(A, None, why, ends=True))
+    assert bool(states(actions)) is ends
+    [(_, state, _), *_] = states(team.step(200.0, TaskExited(A_0, WELL)))
+    assert state == ("stopped" if ends else "waiting")

@@ -84,7 +84,7 @@ def job_of(id: str) -> JobId:
 def given_back(act: Act) -> JobGivesBack:
     """The event of a hub's controller for a job that has to give back what it holds."""
     attempt = MachineJob(Hub(""), act.job).attempt
-    return JobGivesBack(job_of(act.job), attempt, gives_back(act))
+    return JobGivesBack(job_of(act.job), attempt, gives_back(act), act.ends)
 
 
 def gives_back(act: Act) -> Reason:

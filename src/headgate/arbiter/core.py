@@ -383,7 +383,8 @@ class Arbiter:
             return []
         lack_room = [job for job, wait in waits.items() if wait.kind is WaitKind.NO_ROOM]
         claims = (WaitingJob(job, wanted[job], self._since[job]) for job in lack_room)
-        orders = list(self.taking.orders(now, self.room, self.rules, entitled, claims))
+        hubs = self._demands.keys()
+        orders = list(self.taking.orders(now, self.room, self.rules, entitled, claims, hubs))
         self.room.leaving = ends = self.taking.ends()
         claim = self.taking.claim
         if claim is not None and ends:

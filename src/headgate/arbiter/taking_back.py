@@ -13,7 +13,7 @@ from headgate.arbiter.acts import Act, ActKind
 from headgate.arbiter.admission import Room
 from headgate.arbiter.events import JobTakenBack
 from headgate.arbiter.holdings import Holding, is_guaranteed
-from headgate.arbiter.records import JobDemand, MachineJob, ResourceGrant, Resumes
+from headgate.arbiter.records import Hub, JobDemand, MachineJob, ResourceGrant, Resumes
 from headgate.model.cluster import Node
 from headgate.model.sharing import SharingRules, UserShare
 
@@ -107,6 +107,21 @@ class Entitlements:
         return self.past.get(user, 0.0) / self.shares[user].shares
 
 
+@dataclass(slots=True)
+class _Order:
+    """What a job was told.
+
+    Args:
+        act: The order.
+        is_sent: Its hub was there when it was told, or has come back since.
+        is_lost: Its hub is away since, and may not have heard it.
+    """
+
+    act: Act
+    is_sent: bool
+    is_lost: bool
+
+
 class TakingBack:
     """Takes back for one waiting job at a time, for which all that becomes free is kept.
 
@@ -119,7 +134,7 @@ class TakingBack:
     4. A job that has just started is spared. So is one that could not be resumed, unless the rules
        have it ended.
     5. The user of a hub that does not obey in time gets nothing more until it does. Meanwhile
-       others have to give back.
+       others have to give back. The time of a hub that is away begins when it comes back.
 
     Attributes:
         claim: The job that waits; None: nothing is taken back.
@@ -129,6 +144,7 @@ class TakingBack:
     def __init__(self) -> None:
         self.claim: WaitingJob | None = None
         self.asked: dict[MachineJob, float] = {}
+        self._orders: dict[MachineJob, _Order] = {}
         self._kept: set[MachineJob] = set()  # not given back in time
         self._told_twice: set[MachineJob] = set()
         self._rest_until: dict[MachineJob, float] = {}
@@ -140,7 +156,7 @@ class TakingBack:
 
     def owes(self, user: str) -> bool:
         """Whether a hub of a user has not given back in time what it was told to."""
-        return any(job.hub.user == user for job in self._kept)
+        return any(job.hub.user == user and self._orders[job].is_sent for job in self._kept)
 
     def ends(self) -> dict[MachineJob, tuple[float, float]]:
         """When the jobs that were told to likely have given back what they hold, and when at the
@@ -162,6 +178,8 @@ class TakingBack:
         if self.claim is not None and self.claim.job not in waiting:
             self.claim = None
             self.asked.clear()
+        has_to = self.asked.keys() | self._kept
+        self._orders = {job: order for job, order in self._orders.items() if job in has_to}
 
     def orders(
         self,
@@ -170,6 +188,7 @@ class TakingBack:
         rules: SharingRules,
         entitled: Entitlements,
         waiting: Iterable[WaitingJob],
+        hubs: Collection[Hub],
     ) -> Iterator[JobTakenBack]:
         """Choose what is taken back.
 
@@ -179,15 +198,18 @@ class TakingBack:
             rules: The administrator's rules.
             entitled: What users may have, and have.
             waiting: Jobs that lack room, in their order.
+            hubs: The hubs that are there.
         """
+        yield from self._again(now, hubs)
         late = [job for job, at in self.asked.items() if now >= at + _GRACE_SECONDS]
         for job in late:
             del self.asked[job]
-            if job in self._told_twice:
+            if job in self._told_twice or not self._orders[job].is_sent:
                 self._kept.add(job)
             else:
                 self._told_twice.add(job)
-                yield self._order(now, job, rules.take_back_ends)
+                is_lost = job.hub not in hubs and _resumes(room, job)
+                yield self._order(now, job, rules.take_back_ends and not is_lost, hubs)
         if self.asked:
             return
         if self.claim is not None and not late:  # it has no room all the same
@@ -212,17 +234,40 @@ class TakingBack:
             if grants and _starts(now, room, job, demand, grants):
                 self.claim = claim
                 for grant in grants:
-                    yield self._order(now, grant.job, grant.demand.resumes is Resumes.NO)
+                    yield self._order(now, grant.job, not _resumes(room, grant.job), hubs)
                 return
 
-    def _order(self, now: float, job: MachineJob, ends: bool) -> JobTakenBack:
+    def _again(self, now: float, hubs: Collection[Hub]) -> Iterator[JobTakenBack]:
+        """Tell hubs that have come back what they may not have heard."""
+        for job, order in list(self._orders.items()):
+            if job.hub not in hubs:
+                order.is_lost = True
+            elif not order.is_sent and job in self._kept:  # others give back instead
+                self._kept.discard(job)
+                del self._orders[job]
+            elif order.is_lost:
+                if not order.is_sent:
+                    self.asked[job] = now
+                order.is_sent, order.is_lost = True, False
+                yield JobTakenBack(job, replace(order.act, at=now))
+
+    def _order(
+        self, now: float, job: MachineJob, ends: bool, hubs: Collection[Hub]
+    ) -> JobTakenBack:
         """Have a job give back what it holds, or end for good."""
         if self.claim is None:
             raise ValueError(f"nothing is taken back from {job}")
         self.asked[job] = now
         by, waited = self.claim.job.hub.user, now - self.claim.since
         act = Act(now, by, ActKind.TAKE_BACK, job.hub.user, job.id, waited=waited, ends=ends)
+        is_there, is_second = job.hub in hubs, job in self._told_twice
+        self._orders[job] = _Order(act, is_there or is_second, not is_there)
         return JobTakenBack(job, act)
+
+
+def _resumes(room: Room, job: MachineJob) -> bool:
+    """Whether a running job can be resumed."""
+    return room.grants[job].demand.resumes is not Resumes.NO
 
 
 def _starts(

@@ -312,9 +312,11 @@ class Controller:
                 return []
             case MoveRequested(_, plan, reason, waits):
                 return resizing.move(job, plan, reason, waits)
-            case JobGivesBack(_, attempt, reason):
+            case JobGivesBack(_, attempt, reason, ends):
                 is_meant = attempt in (None, job.attempt) and job.tasks and not job.finished
-                return job.restart_for(reason) if is_meant and job.undisturbed else []
+                if not is_meant or not job.undisturbed:
+                    return []
+                return self._ends.stop(job, False, reason) if ends else job.restart_for(reason)
             case PauseRequested():
                 return pausing.pause(pending, job, event, self._queue)
             case UnpauseRequested():

@@ -371,16 +371,19 @@ class MoveRequested:
 
 @dataclass(frozen=True, slots=True)
 class JobGivesBack:
-    """A job ends with a checkpoint, which frees memory and GPUs, and waits again for room.
+    """A job ends with a checkpoint, which frees memory and GPUs, and waits again for room. One that
+    ends already stays as it is.
 
     Args:
         attempt: The attempt of it that is meant; None: the running one.
         reason: Why.
+        ends: It ends for good.
     """
 
     job: JobId
     attempt: int | None
     reason: Reason
+    ends: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,8 +113,9 @@ def _asked(
             return f"asked to pause{', and to give back its memory' if release else ''}: {by}"
         case events.UnpauseRequested(_, refused):
             return "could not be frozen" if refused else "asked to go on"
-        case events.JobGivesBack(_, _, reason):
-            return f"asked to give back what it has: {in_words(reason)}"
+        case events.JobGivesBack(_, _, reason, ends):
+            way = "to end and give" if ends else "to give"
+            return f"asked {way} back what it has: {in_words(reason)}"
 
 
 def _decided(action: actions.Action) -> str:

@@ -187,9 +187,10 @@ class MachineSharing(Component):
 
     def _give_back(self, act: Act) -> None:
         job, reason = asking.job_of(act.job), asking.gives_back(act)
-        self._tell_job(job, reason, stops=act.ends)
-        if job.run in self._live_runs.runs and not act.ends:
-            self._given_back[job] = reason.facts
+        self._tell_job(job, reason, stops=False)
+        if job.run in self._live_runs.runs:
+            if not act.ends:
+                self._given_back[job] = reason.facts
             self._step(asking.given_back(act))
 
     def _tell_job(self, job: JobId, reason: Reason, stops: bool) -> None:
