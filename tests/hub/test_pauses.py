@@ -16,6 +16,7 @@ from headgate.diagnosis.proving import Window
 from headgate.engines.base import LOCAL
 from headgate.forecast.job_tracker import JobTracker
 from headgate.hub.parts.proving import MOST_PART, InterferenceProber
+from headgate.hub.state.run import LiveRun
 from headgate.hub.state.runs import LiveRuns
 from headgate.isolation.base import Box
 from headgate.model.actions import StopTask
@@ -68,7 +69,8 @@ class Stage:
         )
         self.run.record_proof, self.run.event = self.recorded.append, lambda *_, **__: None
         tasks = {TaskId(f"r/b/worker-{index}"): cast("Box", box) for index, box in enumerate(boxes)}
-        live_runs = cast("LiveRuns", SimpleNamespace(runs={"r": self.run}))
+        live_runs = LiveRuns(lambda: "none", lambda _: None)
+        live_runs.runs["r"] = cast("LiveRun", self.run)
         self._trackers: dict[JobId, JobTracker] = {}
         self.proving = InterferenceProber(
             live_runs, self._trackers.get, lambda: cast("Mapping[TaskId, Box]", tasks), self._other
