@@ -13,6 +13,7 @@ from headgate.arbiter.events import Booked, Drained, HubLeft, RulesRead
 from headgate.arbiter.records import Booking, Hub, JobDemand, Resumes, WaitKind
 from headgate.arbiter.seen import ahead, seen_jobs
 from headgate.model.sharing import Amounts, SharingRules, UserShare
+from headgate.model.shortage_text import shortage_in_words
 
 ADA_HAS_TWO = (UserShare(user="ada", guaranteed=Amounts(gpus=2)),)
 
@@ -161,7 +162,9 @@ def test_a_turn_is_taken_within_the_parts_of_others_and_not_of_what_is_guarantee
 @pytest.mark.parametrize("ends", [False, True])
 def test_a_job_that_cannot_be_resumed_is_only_ended_where_the_rules_say_so(ends: bool) -> None:
     machine = shared(take_back_ends=ends)
-    machine.submit("bob", job("b0", 2), replace(job("b1"), resumes=Resumes.FROM_EARLIER), job("b2"))
+    lost, later = (replace(saves("b"), resumes=how) for how in (Resumes.NO, Resumes.FROM_EARLIER))
+    machine.submit("bob", replace(lost, id="b0", gpus=2), replace(later, id="b1"))
+    machine.submit("bob", replace(lost, id="b2"))
     machine.now = 5_000.0
     machine.submit("ada", saves("a0"))
     pass_time(machine, 5_610.0)
@@ -170,6 +173,27 @@ def test_a_job_that_cannot_be_resumed_is_only_ended_where_the_rules_say_so(ends:
     machine.submit("ada", saves("a1"))
     pass_time(machine, 6_300.0)
     assert [act.ends for act in machine.taken_back[1:]] == [True] * ends
+
+
+def test_a_hub_that_does_not_say_whether_jobs_resume_is_told_nothing_and_owes_nothing() -> None:
+    machine = shared(take_back_ends=True)
+    machine.submit("bob", job("b0", 4))
+    machine.now = 5_000.0
+    machine.submit("ada", saves("a0"))
+    pass_time(machine, 6_300.0)
+    assert asked(machine) == []
+    assert not machine.arbiter.taking.owes("bob")
+
+
+def test_a_later_job_gets_the_part_of_its_user_where_the_first_cannot() -> None:
+    machine = shared()
+    machine.submit("bob", job("b0", 3), saves("b1"))
+    machine.now = 5_000.0
+    machine.submit("ada", saves("a0", 2), saves("a1"))
+    pass_time(machine, 5_610.0)
+    assert asked(machine) == ["b1"]
+    machine.give_back("b1")
+    assert "a1" in machine.runs
 
 
 def test_a_job_becomes_resumable_while_it_runs() -> None:
@@ -221,7 +245,8 @@ def test_a_hub_that_gives_nothing_back_is_told_twice_and_others_do_instead(ends:
     assert "a0" in machine.runs
     machine.end("e0", at=6_000.0)
     assert "b3" not in machine.runs  # bob gets nothing more
-    assert machine.waits["b3"].kind is WaitKind.OWN_LIMIT
+    assert (why := machine.waits["b3"].kind) is WaitKind.OWES
+    assert "has to give back" in shortage_in_words({"kind": "grant", "why": str(why)})
     machine.end(act.job, at=6_010.0)
     assert "b3" in machine.runs
 

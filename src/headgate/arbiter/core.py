@@ -367,7 +367,8 @@ class Arbiter:
         bookings = self.room.bookings.values()
         begun = (booking for booking in bookings if booking.begin <= now < booking.end)
         booked = sums((booking.user, booking.demand) for booking in begun)
-        return Entitlements(self.room.node, shares, held, past, booked, by_shares)
+        all_shares = sum(share.shares for share in shares.values())
+        return Entitlements(self.room.node, shares, all_shares, held, past, booked, by_shares)
 
     def _take_back(
         self,
@@ -425,8 +426,9 @@ class Arbiter:
             return JobWaits(job, WaitKind.HELD)
         if not self.room.could(demand):
             return JobWaits(job, WaitKind.TOO_LARGE)
-        owes = self.taking.owes(job.hub.user)
-        if owes or held.jobs >= MOST_JOBS or exceeds(share, held, demand):
+        if self.taking.owes(job.hub.user):
+            return JobWaits(job, WaitKind.OWES)
+        if held.jobs >= MOST_JOBS or exceeds(share, held, demand):
             return JobWaits(job, WaitKind.OWN_LIMIT)
         ends = demand.ends(now) if self._is_believed(job.hub.user) else math.inf
         return self.room.start(now, job, demand, ends)

@@ -96,7 +96,8 @@ class JobDemand:
         left: Seconds that it takes or has left; None: not known.
         name: What others see of it.
         private: Others see only whose job it is.
-        resumes: From where it goes on if it is ended now.
+        resumes: From where it goes on if it is ended now; None: its hub does not say, as one of an
+            earlier version, which gives nothing back.
     """
 
     id: str
@@ -108,7 +109,7 @@ class JobDemand:
     left: Span | None = None
     name: str = ""
     private: bool = False
-    resumes: Resumes = Resumes.NO
+    resumes: Resumes | None = None
 
     def __post_init__(self) -> None:
         numbers = (
@@ -220,6 +221,8 @@ class WaitKind(StrEnum):
     TAKING_BACK = "taking-back"
     """What others have of its user's part is being taken back for it."""
     OWN_LIMIT = "own-limit"
+    OWES = "owes"
+    """Its user has not given back in time what is the part of another."""
     HELD = "held"
     TOO_LARGE = "too-large"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
@@ -23,7 +23,9 @@ _USUAL_SECONDS = 30.0
 """A job is given back after so long, until some have been."""
 _JUDGED = 20
 _SLACK = 1e-9
-_ORDER = tuple(Resumes)
+_ORDER = (*Resumes, None)
+_TRIED = 8
+"""For so many waiting jobs of a user it is seen whether others can give back enough."""
 
 
 class WaitingJob(NamedTuple):
@@ -41,6 +43,7 @@ class Entitlements:
     Args:
         node: The machine.
         shares: What each user may have who runs or wants something.
+        all_shares: The shares of all of these.
         held: What each holds.
         past: The mean part of the machine that each had.
         booked: What is reserved for users now, which belongs to their part.
@@ -49,6 +52,7 @@ class Entitlements:
 
     node: Node
     shares: Mapping[str, UserShare]
+    all_shares: float
     held: Mapping[str, Holding]
     past: Mapping[str, float]
     booked: Mapping[str, Holding]
@@ -62,7 +66,7 @@ class Entitlements:
         """A user's part of memory, GPUs and running jobs."""
         share, of_node = self.shares[user], 0.0
         if self.by_shares:
-            of_node = share.shares / sum(other.shares for other in self.shares.values())
+            of_node = share.shares / self.all_shares
         least, booked = share.guaranteed, self.booked.get(user, Holding())
         memory = int(of_node * self.node.memory_bytes)
         memory = max(least.memory_bytes or 0, booked.memory_bytes, memory)
@@ -215,17 +219,17 @@ class TakingBack:
         if self.claim is not None and not late:  # it has no room all the same
             self._rest_until[self.claim.job] = now + rules.take_back_after
         self.claim = None
-        tried = set[str]()
+        tried = Counter[str]()
         for claim in waiting:
             job, demand, since = claim
             user = job.hub.user
             begin = max(since + rules.take_back_after, self._rest_until.get(job, 0.0))
-            if now < begin or user in tried:
+            if now < begin or tried[user] >= _TRIED:
                 continue
             is_within = entitled.is_within_part(user, entitled.has(user), demand)
             if not (is_within or entitled.has_turn(user, demand)):
                 continue
-            tried.add(user)
+            tried[user] += 1
             above, theirs = None, entitled
             if not is_within:
                 above, theirs = entitled.charge(user), replace(entitled, by_shares=False)
@@ -287,6 +291,7 @@ def _spared(
         grant.job
         for grant in grants
         if grant.job.hub.user == user
+        or grant.demand.resumes is None
         or now < grant.since + rules.take_back_spares
         or (grant.demand.resumes is Resumes.NO and not rules.take_back_ends)
     }

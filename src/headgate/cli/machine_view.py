@@ -23,6 +23,7 @@ _WAITS: Mapping[WaitKind, str] = {
     WaitKind.OTHERS_FIRST: "it would delay one before it, or a reservation",
     WaitKind.TAKING_BACK: "what others have of its user's part is being taken back",
     WaitKind.OWN_LIMIT: "its user's limit is reached",
+    WaitKind.OWES: "its user has yet to give back what is another's part",
     WaitKind.HELD: "held by an administrator",
     WaitKind.TOO_LARGE: "more than this machine or its user may have",
 }

@@ -20,6 +20,7 @@ from headgate.arbiter.records import (
     JobDemand,
     JobWaits,
     ResourceGrant,
+    Resumes,
     Span,
     UserPart,
 )
@@ -61,6 +62,7 @@ class _TaskParts:
             left=self._left(),
             name=next(iter(self.slots)).job.name,
             private=any(slot.private for slot in slots),
+            resumes=Resumes.NO,
         )
 
     def _left(self) -> Span | None:

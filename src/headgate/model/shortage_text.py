@@ -70,6 +70,7 @@ _TURNS = {
     "others-first": ": there is room, but it would delay a job before it, or a reservation",
     "taking-back": ": what others have of your part is being taken back for it",
     "own-limit": ": with it you would have more than you may",
+    "owes": ": first a job of yours has to give back what is another user's part",
     "held": ": an administrator holds it, or lets nothing start",
     "too-large": ": it needs more than the machine has",
 }
