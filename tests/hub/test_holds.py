@@ -10,6 +10,7 @@ import pytest
 
 from headgate.arbiter.messages import HubRequest
 from headgate.arbiter.records import HoldAsked, Hub, JobHeld, MachineJob
+from headgate.forecast.job_tracker import StepTimes
 from headgate.hub.parts.holds import OthersHolds
 from headgate.hub.state.runs import LiveRuns
 from headgate.isolation.base import Box
@@ -53,7 +54,11 @@ class BensHub:
             runs={"r": run}, event=lambda *facts: self.told.append(facts[1:])
         )
         boxes = {TaskId("r/vae/worker-0"): cast("Box", self.box)}
-        self.holds = OthersHolds(cast("LiveRuns", live_runs), lambda: boxes, self._send)
+        self.steps = StepTimes()
+        tracker: Any = SimpleNamespace(steps=self.steps, tells_steps=True)
+        self.holds = OthersHolds(
+            cast("LiveRuns", live_runs), lambda: boxes, self._send, lambda job: tracker
+        )
 
     def _send(self, request: HubRequest) -> bool:
         self.sent.append(request)
@@ -96,6 +101,12 @@ def test_a_job_that_takes_turns_on_a_gpu_is_held_between_its_steps() -> None:
     async def asks() -> None:
         ben, gates = BensHub(allows=True), list[bool]()
         ben.vae.current = SimpleNamespace(pauses_by_gate=True, pause=gates.append)
+        assert "not known" in (await ben.answers(0.1)).why
+        for step in (1.0, 2.0):
+            ben.steps.add(step * 0.08, step)
+        assert "take 0.08 s" in (await ben.answers(0.1)).why  # it would still compute
+        assert gates == []
+        ben.steps.add(0.16, 8.0)
         held = await ben.answers(0.1)
         assert held.why == "" and 0.0 < held.end - held.begin < 0.1
         await asyncio.sleep(0)

@@ -56,6 +56,7 @@ class SmallHub:
         self._part = MachineSharing(
             *(socket, NODE, self._demand, self.step, cast("LiveRuns", nobody), dict),
             moved=self.moved.append,
+            tracker=lambda job: None,
         )
         self.step(NodeJoined(NODE))
         self._part.start()

@@ -132,6 +132,7 @@ class LiveHub:
             self._live_runs,
             engine.boxes,
             outside.moved,
+            self._tracker,
         )
         self.proving = InterferenceProber(
             self._live_runs, self._tracker, engine.boxes, self._sharing.holds.ask

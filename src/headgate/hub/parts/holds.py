@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from headgate.arbiter.asking import job_of
 from headgate.arbiter.messages import AskHold, HubRequest
 from headgate.arbiter.records import HoldAsked, JobHeld
+from headgate.forecast.job_tracker import Trackers
 from headgate.hub.parts.proof import MOST_SECONDS, Boxes, JobPause, step_gate
 from headgate.hub.state.runs import LiveRuns
 from headgate.model.defaults import variable_of
@@ -37,12 +38,18 @@ class OthersHolds:
         live_runs: The runs.
         boxes: The boxes of the tasks on this machine.
         send: Sends to the arbiter; returns whether it could be sent.
+        tracker: The tracker of a running job.
     """
 
     def __init__(
-        self, live_runs: LiveRuns, boxes: Boxes, send: Callable[[HubRequest], bool]
+        self,
+        live_runs: LiveRuns,
+        boxes: Boxes,
+        send: Callable[[HubRequest], bool],
+        tracker: Trackers,
     ) -> None:
         self._live_runs, self._boxes, self._send = live_runs, boxes, send
+        self._tracker = tracker
         self._asked: dict[int, asyncio.Future[JobHeld]] = {}
         self._count = 0
         self._saved: dict[JobId, tuple[float, float]] = {}
@@ -93,8 +100,7 @@ class OthersHolds:
             boxes = [box for task, box in self._boxes().items() if task.job == job]
             attempt = self._live_runs.runs[job.run].jobs[job.name].current
             gate = step_gate(attempt, asyncio.get_running_loop())
-            # how long its steps take may not be known: half of the time is left for one
-            pause = JobPause(boxes, gate, settles=asked.seconds)
+            pause = JobPause(boxes, gate, self._step_seconds(job))
             try:
                 held = await asyncio.to_thread(pause.hold, asked.seconds)
                 why = "" if held is not None and boxes else "it has no task that can be held"
@@ -115,6 +121,11 @@ class OthersHolds:
             return "its user does not allow that (setting prove_for_others)"
         if not live.spec.pausable:
             return "its job says `pausable: false`"
+        if live.current is not None and live.current.pauses_by_gate:
+            step_seconds = self._step_seconds(job)
+            if not 0.0 < step_seconds <= seconds / 2:  # it would compute while it is told as held
+                took = f"take {step_seconds:.2g} s" if step_seconds else "are not known"
+                return f"it is held between its steps, and these {took}"
         now = time.monotonic()
         saved, at = self._saved.get(job, (_SAVED_SECONDS, now))
         saved = min(saved + MOST_PART * (now - at), _SAVED_SECONDS)
@@ -122,6 +133,13 @@ class OthersHolds:
             return f"it is held for others for at most {MOST_PART:.0%} of its time"
         self._saved[job] = saved - seconds, now
         return ""
+
+    def _step_seconds(self, job: JobId) -> float:
+        """Mean seconds of a step; 0: unknown."""
+        tracker = self._tracker(job)
+        if tracker is None or not tracker.tells_steps:
+            return 0.0
+        return tracker.steps.mean_seconds()
 
     def _tell(self, job: JobId, user: str) -> None:
         """Record in the job's run for whom it is held, once for each user."""

@@ -24,6 +24,7 @@ from headgate.arbiter.records import (
 )
 from headgate.controller.core import Controller
 from headgate.controller.records import JobRecord
+from headgate.forecast.job_tracker import Trackers
 from headgate.hub.arbiter_link import ArbiterLink, Heard
 from headgate.hub.parts import Component
 from headgate.hub.parts.forecasting import Forecasting
@@ -92,6 +93,7 @@ class MachineSharing(Component):
         live_runs: The runs that are told of what is wrong with the arbiter.
         boxes: The boxes of the tasks here.
         moved: Takes what the arbiter read of processes on disks.
+        tracker: The tracker of a running job.
 
     Attributes:
         holds: Holds jobs for proofs of others.
@@ -106,6 +108,7 @@ class MachineSharing(Component):
         live_runs: LiveRuns,
         boxes: Boxes,
         moved: Callable[[DiskMoved], None],
+        tracker: Trackers,
     ) -> None:
         self._moved = moved
         self._node, self._step, self._live_runs = node, step, live_runs
@@ -117,7 +120,7 @@ class MachineSharing(Component):
             socket, demand, self._shared, self._take, self._troubled, live_runs.failed
         )
 
-        self.holds = OthersHolds(live_runs, boxes, self._link.send)
+        self.holds = OthersHolds(live_runs, boxes, self._link.send, tracker)
 
     @property
     def is_shared(self) -> bool:
