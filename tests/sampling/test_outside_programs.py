@@ -11,6 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from headgate.arbiter.disk_readings import DiskReadings
+from headgate.arbiter.records import DiskMoved, ProcessMoved
+from headgate.machine.files import content
+from headgate.sampling import outside_programs, process_use
 from headgate.sampling.outside_programs import OutsideProgram, OutsideProgramsReader
 from headgate.sampling.process_use import DiskBytes, ProcessKey
 from headgate.testing import wait
@@ -272,8 +276,48 @@ def test_what_only_root_may_read_is_told_by_the_arbiter_or_by_the_job_s_cgroup(
     stat.write_text("254:0 rbytes=9000 wbytes=60\n7:0 rbytes=99 wbytes=9\n")
     [job] = reader.look(())
     assert (job.job, job.disk_read, job.disk_written) == ("vae", 8000, 10)
+    stat.write_text("254:0 rbytes=9990 wbytes=99\n")
+    assert reader.look((), has_arbiter=True) == []  # the arbiter is about to tell them
     moved = {ProcessKey(7, 77): DiskBytes(10.0, 20.0), ProcessKey(9, 77): DiskBytes(1.0, 2.0)}
     moved[ProcessKey(8, 3)] = DiskBytes(1e9, 1e9)  # another process of that number
-    programs = {program.job: program for program in reader.look((), moved)}
+    programs = {program.job: program for program in reader.moved_by(moved)}
     assert (programs["vae"].disk_read, programs["vae"].disk_written) == (10.0, 20.0)
     assert programs[None].disk_bytes == 3.0
+    assert reader.look(()) == []  # the arbiter has gone: what it told is not counted again
+
+
+def test_what_may_not_be_read_is_opened_at_two_looks_and_left_alone_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+
+    def opens(path: Path) -> str:
+        opened.append(path.name)
+        return content(path)
+
+    for module in (process_use, outside_programs):
+        monkeypatch.setattr(module, "content", opens)
+    monkeypatch.setattr("os.geteuid", lambda: 4242)
+    made(tmp_path, 7, ticks=0, cgroups="0::/headgate-7/r:vae:worker-0\n")
+    reader = OutsideProgramsReader(tmp_path)
+    for _ in range(5):
+        reader.look(())
+    assert (opened.count("io"), opened.count("cgroup"), opened.count("stat")) == (2, 2, 5)
+
+
+def test_the_arbiter_tells_in_which_time_bytes_were_moved(tmp_path: Path) -> None:
+    now = [10.0]
+    readings = DiskReadings(tmp_path / "proc", lambda: now[0])
+    looks = [(10.0, 0), (15.0, 1 << 20), (99.0, 2 << 20), (101.0, 3 << 20)]
+    told = []
+    for now[0], total in looks:
+        made(tmp_path, 7, ticks=0, disk=(total, 0))
+        told.append(readings.read())
+    moved = (ProcessMoved(7, 77, 1 << 20, 0),)
+    # the third is a first one again: nobody listened
+    assert told == [
+        DiskMoved((), 0.0),
+        DiskMoved(moved, 5.0),
+        DiskMoved((), 0.0),
+        DiskMoved(moved, 2.0),
+    ]

@@ -15,7 +15,7 @@ from headgate.arbiter import gpu_readings
 from headgate.arbiter.daemon import Boxes
 from headgate.arbiter.disk_readings import DiskReadings
 from headgate.arbiter.events import ArbiterAction, JobReleased, MachineUsed, UserUsed
-from headgate.arbiter.records import Hub, ResourceGrant, UserPart
+from headgate.arbiter.records import DiskMoved, Hub, ResourceGrant, UserPart
 from headgate.arbiter.turn_files import TurnFiles
 from headgate.arbiter.user_box import HOME, PREFIX, BoxUse, UserBox, hub_folder
 from headgate.arbiter.user_names import name_of
@@ -129,7 +129,10 @@ class UserBoxes(Boxes):
         if free is None:
             return None
         memory = {gpu: reading.memory for gpu, reading in gpus.items()}
-        return MachineUsed(free, held, memory, outside, users, self._disk.read())
+        return MachineUsed(free, held, memory, outside, users)
+
+    def moved(self) -> DiskMoved:
+        return self._disk.read()
 
     def close(self) -> None:
         """Remove what is empty; boxes with processes stay, for the next arbiter."""

@@ -93,6 +93,12 @@ class Boxes:
         """What is in use, called every few seconds in a thread; None: nothing is known."""
         return None
 
+    def moved(self) -> DiskMoved | None:
+        """What processes moved on disks since the last call, called likewise, but only while a hub
+        is there to hear it; None: nothing is known.
+        """
+        return None
+
 
 class ArbiterDaemon:
     """Serves hubs. A grant is kept before it is applied, and applied before anybody hears of it.
@@ -178,6 +184,7 @@ class ArbiterDaemon:
             await asyncio.sleep(_READ_SECONDS)
             try:
                 reading = await asyncio.to_thread(self._boxes.read)
+                moved = await asyncio.to_thread(self._boxes.moved) if self._hubs else None
                 gone = {job.hub for job in self._arbiter.room.grants} - self._hubs.keys()
                 empty = [hub for hub in gone if await asyncio.to_thread(self._is_empty, hub)]
             except OSError as error:
@@ -185,8 +192,8 @@ class ArbiterDaemon:
                 continue
             if reading is not None:
                 self.take(reading)
-                if reading.moved:
-                    self._send_to(list(self._hubs), records.dump(DiskMoved(reading.moved)))
+            if moved is not None:
+                self._send_to(list(self._hubs), records.dump(moved))
             for hub in empty:
                 if hub not in self._hubs:
                     self.take(HubLeft(hub, emptied=True))
@@ -384,7 +391,7 @@ class ArbiterDaemon:
 
     def _send_to(self, hubs: Iterable[Hub], message: dict[str, object]) -> bool:
         """Send a message. Returns whether any of the hubs is connected."""
-        is_sent = False
+        line, is_sent = _line(message), False
         for hub in hubs:
             writer = self._hubs.get(hub)
             if writer is None:
@@ -392,10 +399,14 @@ class ArbiterDaemon:
             if writer.transport.get_write_buffer_size() > _UNREAD_BYTES:
                 writer.transport.abort()
             else:
-                _send(writer, message)
+                writer.write(line)
                 is_sent = True
         return is_sent
 
 
 def _send(writer: StreamWriter, message: dict[str, object]) -> None:
-    writer.write(json.dumps(message).encode() + b"\n")
+    writer.write(_line(message))
+
+
+def _line(message: dict[str, object]) -> bytes:
+    return json.dumps(message).encode() + b"\n"

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Callable
 from pathlib import Path
 
-from headgate.arbiter.records import ProcessMoved
+from headgate.arbiter.records import DiskMoved, ProcessMoved
 from headgate.sampling.process_use import DiskBytesReader, read_processes
 
 _LEAST_BYTES = 1 << 18
 """Less since the last reading slows nobody, and is nobody's business."""
 _MOST_PROCESSES = 500
+_LONGEST_SECONDS = 30.0
+"""A reading after a longer time is a first one: nobody listened in between."""
 
 
 class DiskReadings:
@@ -17,14 +22,22 @@ class DiskReadings:
 
     Args:
         proc: Where /proc is mounted.
+        clock: Seconds.
     """
 
-    def __init__(self, proc: Path = Path("/proc")) -> None:
-        self._proc = proc
+    def __init__(
+        self, proc: Path = Path("/proc"), clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._proc, self._clock = proc, clock
         self._reader = DiskBytesReader(proc)
+        self._read_at = -math.inf
 
-    def read(self) -> tuple[ProcessMoved, ...]:
+    def read(self) -> DiskMoved:
         """The processes that moved most since the last reading; none that moved little."""
+        last, self._read_at = self._read_at, self._clock()
+        seconds = self._read_at - last
+        if seconds > _LONGEST_SECONDS:
+            self._reader, seconds = DiskBytesReader(self._proc), 0.0
         parents = {process.key: process.ticks.parent for process in read_processes(self._proc)}
         moved = [
             ProcessMoved(*key, int(disk.read), int(disk.written))
@@ -32,4 +45,4 @@ class DiskReadings:
             if disk.read + disk.written >= _LEAST_BYTES
         ]
         moved.sort(key=lambda process: -(process.read + process.written))
-        return tuple(moved[:_MOST_PROCESSES])
+        return DiskMoved(tuple(moved[:_MOST_PROCESSES]), seconds)

@@ -12,7 +12,6 @@ from headgate.arbiter.records import (
     Hub,
     JobWaits,
     MachineJob,
-    ProcessMoved,
     ResourceGrant,
     UserPart,
 )
@@ -119,7 +118,6 @@ class MachineUsed:
         gpus: The same of each GPU that was read.
         outside: GPUs on which programs compute that have no grant.
         users: What each user's jobs used.
-        moved: What processes moved on disks, of those that moved much.
     """
 
     free_bytes: float
@@ -127,7 +125,6 @@ class MachineUsed:
     gpus: Mapping[int, GpuBytes]
     outside: frozenset[int] = frozenset()
     users: Mapping[str, UserUsed] = field(default_factory=dict)
-    moved: tuple[ProcessMoved, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -339,9 +339,15 @@ class ProcessMoved:
 
 @dataclass(frozen=True, slots=True)
 class DiskMoved:
-    """What processes of all users moved on disks: only root may read it."""
+    """What processes of all users moved on disks: only root may read it.
+
+    Args:
+        processes: Those that moved much since the reading before.
+        seconds: Time since that reading; 0: there was none.
+    """
 
     processes: tuple[ProcessMoved, ...]
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 
 from headgate.machine.box_names import job_in
 from headgate.machine.files import content
@@ -112,37 +111,40 @@ class OutsideProgramsReader:
         self._inheritance = Inheritance()
         self._disk = DiskBytesReader(self._proc)
         self._boxes: dict[str, DiskBytes] = {}
+        self._cgroups_seen: dict[ProcessKey, str] = {}
+        self._outside: list[ProcessKey] = []
+        self._readable: frozenset[ProcessKey] = frozenset()
 
-    def look(
-        self, own: Collection[int], moved: Mapping[ProcessKey, DiskBytes] = MappingProxyType({})
-    ) -> list[OutsideProgram]:
+    def look(self, own: Collection[int], *, has_arbiter: bool = False) -> list[OutsideProgram]:
         """The programs that used cores or disks since the last look; empty at the first.
 
         Args:
             own: Processes that do not count as outside, and neither do those below them.
-            moved: Bytes that processes moved on disks since the last look, as the arbiter told;
-                used of those that this user may not read.
+            has_arbiter: Whether an arbiter tells what processes move on disks that this user may
+                not read, for `moved_by`. Otherwise the jobs' cgroups tell it of jobs.
         """
         before = self._seen
         self._seen = {process.key: process for process in read_processes(self._proc)}
         parents = {key: process.ticks.parent for key, process in self._seen.items()}
-        disk_bytes: dict[ProcessKey, DiskBytes] = {**moved, **self._disk.look(parents)}
+        disk_bytes = self._disk.look(parents)
+        self._readable = frozenset(disk_bytes)
         if before is None:
             self._boxes_moved({key.pid: content(self._cgroups(key.pid)) for key in self._seen})
             return []
+        self._cgroups_seen = {
+            key: text for key, text in self._cgroups_seen.items() if key in self._seen
+        }
         grouped = self._is_grouped()
         ticks = self._inheritance.since(
             {key: process.ticks for key, process in before.items()},
             {key: process.ticks for key, process in self._seen.items()},
         )
         by_pid = {key.pid: parent for key, parent in parents.items()}
-        outside = [key for key in self._seen if _line(key.pid, by_pid).isdisjoint(own)]
-        unread = {
-            key.pid: content(self._cgroups(key.pid)) for key in outside if key not in disk_bytes
-        }
-        of_boxes = self._boxes_moved(unread)
+        self._outside = [key for key in self._seen if _line(key.pid, by_pid).isdisjoint(own)]
+        unread = [key for key in self._outside if key not in disk_bytes and not has_arbiter]
+        of_boxes = self._boxes_moved({key.pid: self._cgroup_of(key, before) for key in unread})
         programs: dict[ProgramKey, OutsideProgram] = {}
-        for key in outside:
+        for key in self._outside:
             seconds = ticks[key.pid] / _TICKS
             read, written = disk_bytes.get(key, of_boxes.get(key.pid, DiskBytes()))
             if seconds <= 0.0 and read + written <= 0.0:
@@ -153,6 +155,27 @@ class OutsideProgramsReader:
                     seconds=seconds,
                     disk_read=read,
                     disk_written=written,
+                )
+                same = programs.get(program.key)
+                programs[program.key] = program if same is None else same.plus(program)
+        return list(programs.values())
+
+    def moved_by(self, moved: Mapping[ProcessKey, DiskBytes]) -> list[OutsideProgram]:
+        """The programs that moved bytes on disks as the arbiter tells. Those that this user may
+        read are left out, as `look` has them.
+
+        Args:
+            moved: The bytes of each process. It has to have been there at the last look.
+        """
+        grouped = self._is_grouped()
+        programs: dict[ProgramKey, OutsideProgram] = {}
+        for key in self._outside:
+            if key not in moved or key in self._readable or self._seen is None:
+                continue
+            with suppress(OSError):  # it has just ended
+                program = self._program(self._seen[key], grouped)
+                program = replace(
+                    program, disk_read=moved[key].read, disk_written=moved[key].written
                 )
                 same = programs.get(program.key)
                 programs[program.key] = program if same is None else same.plus(program)
@@ -190,6 +213,17 @@ class OutsideProgramsReader:
 
     def _cgroups(self, pid: int) -> Path:
         return self._proc / str(pid) / "cgroup"
+
+    def _cgroup_of(self, key: ProcessKey, before: Collection[ProcessKey]) -> str:
+        """Text of its /proc/PID/cgroup, read until it was there for a whole look: at its start a
+        process may still be about to enter its box.
+        """
+        text = self._cgroups_seen.get(key)
+        if text is None:
+            text = content(self._cgroups(key.pid))
+            if key in before:
+                self._cgroups_seen[key] = text
+        return text
 
     def _boxes_moved(self, cgroups: Mapping[int, str]) -> dict[int, DiskBytes]:
         """Bytes that boxes of other users' jobs moved since the last look, by one process of each:

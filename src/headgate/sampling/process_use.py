@@ -135,7 +135,7 @@ class DiskBytes(NamedTuple):
 class DiskBytesReader:
     """Reads what processes moved on disks since the last look, as far as this user may see it: of
     others' processes only as root (ptrace access, proc_pid_io(5)). A write counts when a page
-    becomes dirty.
+    becomes dirty. A process that could not be read at two looks is not opened again.
 
     Args:
         proc: Where /proc is mounted.
@@ -145,6 +145,8 @@ class DiskBytesReader:
         self._proc = proc
         self._seen: tuple[dict[ProcessKey, UsedSoFar], ...] | None = None
         self._inheritances = [Inheritance() for _ in DiskBytes._fields]
+        self._refused: set[ProcessKey] = set()
+        self._unread: set[ProcessKey] = set()
 
     def look(self, processes: Mapping[ProcessKey, int]) -> dict[ProcessKey, DiskBytes]:
         """What each moved since the last look; those that cannot be read are left out.
@@ -154,12 +156,18 @@ class DiskBytesReader:
         """
         before = self._seen
         self._seen = tuple({} for _ in DiskBytes._fields)
+        unread_before, self._unread = self._unread, set()
+        self._refused &= processes.keys()
         for key, parent in processes.items():
+            if key in self._refused:
+                continue
             moved = _moved(content(self._proc / str(key.pid) / "io"))
             if moved is not None and key.pid != INIT:
                 # the kernel adds a child's bytes to a parent that waits for it
                 for seen, total in zip(self._seen, moved, strict=True):
                     seen[key] = UsedSoFar(parent, 0, total)
+            elif moved is None:  # at its start it may not be its user's yet: look once more
+                (self._refused if key in unread_before else self._unread).add(key)
         if before is None:
             return dict.fromkeys(self._seen[0], DiskBytes())
         used = [

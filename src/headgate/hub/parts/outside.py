@@ -42,6 +42,8 @@ _MEASURES: tuple[Callable[[OutsideProgram], float], ...] = (
     lambda program: program.disk_bytes,
     lambda program: program.gpu_seconds,
 )
+_TOLD_SECONDS = 15.0
+"""An arbiter that was silent for so long, three of its readings, is gone."""
 _Columns = dict[str, float]
 """What was used, by `headgate.sampling.columns.Column`."""
 _TIGHT = 1 / 4
@@ -137,7 +139,11 @@ class OutsideUse(Component):
         self._beside: dict[str, _Beside] = {}
         self._on_gpus_beside: dict[str, _Beside] = {}
         self._moved: dict[ProcessKey, DiskBytes] = {}
-        self._looked_at = self._gpus_read_at = -math.inf
+        self._moved_seconds = 0.0
+        self._moved_readings: dict[str, _Columns] = {}
+        self._disks_counted: dict[str, float] = {}
+        self._unrecorded: set[str] = set()
+        self._looked_at = self._gpus_read_at = self._told_at = -math.inf
 
     def hear(self, event: Event, actions: Sequence[Action]) -> None:
         match event:
@@ -147,25 +153,39 @@ class OutsideUse(Component):
                 self._look_at_gpus()
             case TaskExited() | MemoryUsed() if time.monotonic() - self._looked_at >= _LOOK_SECONDS:
                 self._look()
+            case TaskExited(task) if (run := self._live_runs.runs.get(task.run)) is not None:
+                self._record_programs(run)
 
     def moved(self, moved: DiskMoved) -> None:
         """Take what the arbiter read of the disk use of all users' processes."""
+        self._told_at = time.monotonic()
+        if not self._used:
+            return  # nothing runs here that it could slow
+        self._moved_seconds += moved.seconds
         for process in moved.processes:
             key = ProcessKey(process.pid, process.began)
             since = DiskBytes(process.read, process.written)
             self._moved[key] = self._moved.get(key, DiskBytes()).plus(since)
-        if self._used and time.monotonic() - self._looked_at >= _APART_SECONDS:
+        if self._told_at - self._looked_at >= _APART_SECONDS:
             self._look()
 
     def forget(self, run: str) -> None:
-        for of_runs in (self._used, self._beside, self._on_gpus_beside):
+        for of_runs in (self._used, self._beside, self._on_gpus_beside, self._disks_counted):
             of_runs.pop(run, None)
+        self._unrecorded.discard(run)
+        if not self._used:
+            self._moved, self._moved_seconds, self._moved_readings = {}, 0.0, {}
 
     def _begin(self) -> None:
         """Start counting for runs that have just begun."""
         if self._not_begun() and time.monotonic() - self._looked_at >= _APART_SECONDS:
             self._look()
-        self._used.update({run.id: {} for run in self._not_begun()})
+        self._begin_counting()
+
+    def _begin_counting(self) -> None:
+        for run in self._not_begun():
+            self._used[run.id] = {}
+            self._disks_counted[run.id] = time.monotonic()
 
     def _not_begun(self) -> list[LiveRun]:
         runs = self._live_runs.runs.values()
@@ -174,23 +194,38 @@ class OutsideUse(Component):
     def _look(self) -> None:
         last, self._looked_at = self._looked_at, time.monotonic()
         own = {os.getpid(), *(pid for box in self._boxes().values() for pid in box.pids())}
-        programs = self._reader.look(own, self._moved)
-        self._moved = {}
-        elapsed = self._looked_at - last
+        has_arbiter = self._looked_at - self._told_at < _TOLD_SECONDS
+        programs = self._reader.look(own, has_arbiter=has_arbiter)
         readings: dict[str, _Columns] = {}
-        for program in programs if math.isfinite(elapsed) else ():
-            is_job = program.job is not None
-            reading = readings.setdefault(neighbour_name(program) if is_job else OUTSIDE, {})
-            used = {"disk_read": program.disk_read, "disk_write": program.disk_written}
-            if is_job:  # the node's cores show those of programs outside
-                used["cpu_cores"] = program.seconds
-            for column, total in used.items():
-                reading[column] = reading.get(column, 0.0) + total / elapsed
+        _add_rates(readings, programs, self._looked_at - last)
+        moved, moved_seconds = self._take_moved(has_arbiter)
+        for name, rates in self._moved_readings.items():
+            reading = readings.setdefault(name, {})
+            for column, rate in rates.items():
+                reading[column] = reading.get(column, 0.0) + rate
         for run in self._live_runs.runs.values():
             if run.id in self._used:
                 self._record(run, self._beside, readings)
                 self._count(run, programs)
-        self._used.update({run.id: {} for run in self._not_begun()})
+                if moved_seconds > 0.0 or not has_arbiter:
+                    since = self._looked_at - self._disks_counted[run.id]
+                    self._disks_counted[run.id] = self._looked_at
+                    part = min(since / moved_seconds, 1.0) if moved_seconds > 0.0 else 0.0
+                    self._count(run, [_part_of(program, part) for program in moved])
+                self._record_programs(run)
+        self._begin_counting()
+
+    def _take_moved(self, has_arbiter: bool) -> tuple[list[OutsideProgram], float]:
+        """The programs that moved bytes on disks as the arbiter told since the last look, and the
+        seconds in which they did. Until it tells more, they go on at that rate.
+        """
+        seconds, programs = self._moved_seconds, list[OutsideProgram]()
+        if seconds > 0.0 or not has_arbiter:
+            programs = self._reader.moved_by(self._moved)
+            self._moved_readings = {}
+            _add_rates(self._moved_readings, programs, seconds)
+            self._moved, self._moved_seconds = {}, 0.0
+        return programs, seconds
 
     def _look_at_gpus(self) -> None:
         last, self._gpus_read_at = self._gpus_read_at, time.monotonic()
@@ -214,13 +249,19 @@ class OutsideUse(Component):
                 self._count(run, programs)
 
     def _count(self, run: LiveRun, programs: Sequence[OutsideProgram]) -> None:
-        """Add to what programs used during a run, and record those that used most."""
-        if not programs:
-            return
+        """Add to what programs used during a run."""
         used = self._used[run.id]
         for program in programs:
             before = used.get(program.key)
             used[program.key] = program if before is None else before.plus(program)
+            self._unrecorded.add(run.id)
+
+    def _record_programs(self, run: LiveRun) -> None:
+        """Record the programs that used most during a run, if more was counted since."""
+        if run.id not in self._unrecorded:
+            return
+        self._unrecorded.discard(run.id)
+        used = self._used[run.id]
         most: dict[ProgramKey, OutsideProgram] = {}
         for measure in _MEASURES:
             largest = sorted(used.values(), key=measure, reverse=True)[:_MOST_PROGRAMS]
@@ -251,6 +292,35 @@ class OutsideUse(Component):
                     run.recorder.add("usage", t=t, target=target, **used)
             beside.active = {name: tuple(used) for name, used in readings.items()}
         beside.looked_at = now
+
+
+def _add_rates(
+    readings: dict[str, _Columns], programs: Sequence[OutsideProgram], seconds: float
+) -> None:
+    """Add what programs used a second to the readings of their neighbours.
+
+    Args:
+        readings: By the neighbour's name.
+        programs: The programs.
+        seconds: Time in which they used it; not finite or 0: unknown, and nothing is added.
+    """
+    if not 0.0 < seconds < math.inf:
+        return
+    for program in programs:
+        is_job = program.job is not None
+        reading = readings.setdefault(neighbour_name(program) if is_job else OUTSIDE, {})
+        used = {"disk_read": program.disk_read, "disk_write": program.disk_written}
+        if is_job:  # the node's cores show those of programs outside
+            used["cpu_cores"] = program.seconds
+        for column, total in used.items():
+            reading[column] = reading.get(column, 0.0) + total / seconds
+
+
+def _part_of(program: OutsideProgram, part: float) -> OutsideProgram:
+    """A program with a part of the bytes that it moved."""
+    return replace(
+        program, disk_read=program.disk_read * part, disk_written=program.disk_written * part
+    )
 
 
 @dataclass(slots=True)
