@@ -56,13 +56,18 @@ class KeptNotes:
 class Local:
     """A local engine with what it is told."""
 
-    def __init__(self, folder: Path, isolation: ProcessIsolation | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        isolation: ProcessIsolation | None = None,
+        expected: Callable[[TaskId, Callable[[], None]], None] | None = None,
+    ) -> None:
         self.folder = folder
         self.keeper = KeptNotes()
         self.channel = folder / "channel.sock"
         node = Node("here", cores=2, memory_bytes=1 << 32)
         isolation = isolation or ProcessIsolation(f"local-{os.getpid()}")
-        self.engine = LocalEngine(node, isolation, self.channel, self.keeper)
+        self.engine = LocalEngine(node, isolation, self.channel, self.keeper, expected=expected)
         self.told = RecordingListener(lambda task: task in self.engine.boxes())
 
     def start(self, argv: tuple[str, ...], name: str = "job", log: Path | None = None) -> TaskId:
@@ -113,6 +118,36 @@ def test_its_keeper_knows_of_every_box_as_long_as_it_is_there(local: Local) -> N
 def test_its_keeper_hears_nothing_of_a_failed_start(local: Local) -> None:
     local.ended(local.start(("no-such-program",)))
     assert local.keeper.notes == []
+
+
+def test_starts_that_wait_for_the_disk_hold_up_no_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headgate.engines.local.EXPECTED_SECONDS", 1000.0)
+    on_disk: dict[TaskId, Callable[[], None]] = {}
+    local = Local(tmp_path, expected=on_disk.__setitem__)
+    local.engine.open(local.told)
+    runs = local.start(engine_programs.argv("obedient"), "runs")
+    until(lambda: runs in on_disk, 60, "its start")
+    assert local.told.of(runs) == []
+    on_disk[runs]()
+    local.said(runs, "ready")
+    later, never = (local.start(programs.argv("rest"), name) for name in ("later", "never"))
+    until(lambda: never in on_disk, 60, "the starts")
+    local.engine.stop(runs, 1000)
+    local.engine.stop(never, 1000)
+    assert local.ended(runs).code == 5
+    assert local.ended(never).reason == "it was stopped before it started"
+    assert local.told.of(later) == []
+    on_disk[never]()
+    on_disk[later]()
+    local.said(later, "ready")
+    monkeypatch.setattr("headgate.engines.local.EXPECTED_SECONDS", 0.01)
+    local.said(local.start(programs.argv("rest"), "disk-hangs"), "ready")
+    local.engine.close()
+    on_disk[later]()  # late
+    assert local.told.breaches == []
+    assert [task for kind, task in local.keeper.notes if kind == "add"].count(never) == 0
 
 
 def test_a_task_that_runs_is_not_started_again(local: Local) -> None:

@@ -6,6 +6,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -122,10 +123,12 @@ def test_a_full_disk_loses_no_row(tmp_path: Path) -> None:
             recorder.add("events", t=float(i), kind="note", text="y" * 100)
         assert not recorder.flush(timeout=2)
         until(lambda: said, what="the full disk to be told of")
-        assert not recorder.secured(60.0)  # it waits for no room
+        now = threading.Event()
+        recorder.when_secured(now.set)  # that waits for no room
+        assert now.is_set()
         assert len(said) == 1 and said[0] is not None and "full" in said[0]
         filler.unlink()
-        until(lambda: recorder.flush(timeout=3), what="writing after space was freed")
+        assert recorder.secured(60.0), "writing after space was freed"
         assert said[-1] is None
         with RunReader(tmp_path / "run.sqlite") as reader:
             assert [row["t"] for row in reader.rows("events")] == [float(i) for i in range(2000)]
@@ -222,13 +225,29 @@ def test_what_is_secured_is_on_a_disk_whose_power_is_cut(tmp_path: Path) -> None
         recorder = Recorder(folder / "run.sqlite")
         recorder.add_secured("jobs", name="told", state="done")
         assert recorder.flush()
+        shutil.copy(image, cut)  # what the disk has, and not what is in memory
+        assert _jobs_on(cut, folder.with_name("first")) == ["told"]
         recorder.add("jobs", name="awaited", state="done")
         assert recorder.flush()  # written: no row is left for what secures it
-        assert recorder.secured(10.0)
-        shutil.copy(image, cut)  # what the disk has, and not what is in memory
+        secured = threading.Event()
+        recorder.when_secured(secured.set)
+        assert secured.wait(60.0)
+        shutil.copy(image, cut)
+        assert _jobs_on(cut, folder.with_name("second")) == ["told", "awaited"]
+        recorder.add("jobs", name="left", state="done")
+        assert recorder.flush()
+        taken_up = Recorder(folder / "run.sqlite")  # as after the end of a hub
+        assert taken_up.secured(10.0)
+        shutil.copy(image, cut)
+        taken_up.close()
         recorder.close()
-    with _mounted(cut, folder), RunReader(folder / "run.sqlite") as reader:
-        assert [row["name"] for row in reader.rows("jobs")] == ["told", "awaited"]
+    assert _jobs_on(cut, folder) == ["told", "awaited", "left"]
+
+
+def _jobs_on(disk: Path, folder: Path) -> list[str]:
+    folder.mkdir(exist_ok=True)
+    with _mounted(disk, folder), RunReader(folder / "run.sqlite") as reader:
+        return [row["name"] for row in reader.rows("jobs")]
 
 
 @contextmanager

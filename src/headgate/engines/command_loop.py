@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import selectors
+import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,16 +21,19 @@ class CommandLoop:
     def __init__(self, failed: Callable[[Exception], None]) -> None:
         self._failed = failed
         self._commands: deque[Callable[[], None]] = deque()
+        self._lock = threading.Lock()
+        self._is_closed = False
         self._wake_out, self._wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.selector = selectors.DefaultSelector()
         """The data of each entry is the function to call."""
         self.selector.register(self._wake_out, selectors.EVENT_READ, self._woken)
 
     def do(self, command: Callable[[], None]) -> None:
-        """Have the loop's thread run a command. Any thread may call it."""
-        self._commands.append(command)
-        with suppress(BlockingIOError):
-            os.write(self._wake_in, b"!")
+        """Have the loop's thread run a command, unless it is closed. Any thread may call it."""
+        with self._lock, suppress(BlockingIOError):
+            if not self._is_closed:
+                self._commands.append(command)
+                os.write(self._wake_in, b"!")
 
     def turn(self, timeout: float | None) -> None:
         """Wait for descriptors or commands (at most `timeout` seconds; None: without end), and
@@ -55,7 +59,9 @@ class CommandLoop:
             self._failed(error)
 
     def close(self) -> None:
-        """Give up the descriptors. No other thread uses the loop any longer."""
+        """Give up the descriptors. The loop's thread is gone."""
+        with self._lock:
+            self._is_closed = True
         self.selector.close()
         os.close(self._wake_in)
         os.close(self._wake_out)

@@ -38,7 +38,8 @@ LEFT_SECONDS = 1.0
 """Time for processes left behind by a task's first process to end by themselves, as its helpers
 do.
 """
-_LOOK_SECONDS = 0.05
+EXPECTED_SECONDS = 1.0
+"""Longest time for which a start waits for `expected`."""
 CLOSE_SECONDS = 15.0
 """Longest time that `close` waits for tasks that it killed."""
 
@@ -54,8 +55,8 @@ class LocalEngine(Engine):
             should.
         logs: Makes the log of a task's output from the `log` of `start`.
         others: Makes the isolation of a name that a launch asks for; None: there is no other.
-        expected: Called before each start of a task. Any thread of the engine calls it; what is
-            running waits meanwhile.
+        expected: Called before each start of a task, with what has it begin, which any thread may
+            call. It must not wait. None: a task begins at once.
     """
 
     name = "local"
@@ -68,7 +69,7 @@ class LocalEngine(Engine):
         registry: BoxRegistry | None = None,
         logs: Callable[[str], TaskLog] = TaskLog,
         others: Callable[[str], Isolation] | None = None,
-        expected: Callable[[TaskId], None] = lambda _: None,
+        expected: Callable[[TaskId, Callable[[], None]], None] | None = None,
     ) -> None:
         self._cluster = Cluster((cluster,)) if isinstance(cluster, Node) else cluster
         self._isolation = isolation
@@ -172,7 +173,7 @@ class LocalEngine(Engine):
 
     def _kill_all(self) -> None:
         self._closing_at = time.monotonic()
-        for id in self._starts:
+        for id in list(self._starts):
             self._stop_start(id)
         for task in self._tasks.values():
             self._kill(task)
@@ -188,6 +189,9 @@ class LocalEngine(Engine):
         while self._starts or self._tasks or self._closing_at is None:
             self._loop.turn(self._next_time())
             now = time.monotonic()
+            for start in list(self._starts.values()):
+                if now >= start.begin_by:
+                    self._loop.guarded(start.begin)
             if self._closing_at is not None and now >= self._closing_at + CLOSE_SECONDS:
                 break
             for task in list(self._tasks.values()):
@@ -213,9 +217,8 @@ class LocalEngine(Engine):
         now = time.monotonic()
         times = list[float]()
         for task in self._tasks.values():
-            times += task.grace.times()
-            times += [task.output.reads_again] if task.output.reads_again is not None else []
-            times += [now + _LOOK_SECONDS] if task.waits_until is not None else []
+            times += task.times(now)
+        times += [start.begin_by for start in self._starts.values() if not start.has_begun]
         times += self._connections.reads_again()
         times += [self._looks_at] if self._tasks else []
         times += [self._closing_at + CLOSE_SECONDS] if self._closing_at is not None else []
@@ -248,13 +251,21 @@ class LocalEngine(Engine):
         full_launch = replace(
             launch, env={**launch.env, **added}, reads=(*launch.reads, str(self._channel))
         )
-        start = self._starts[launch.task] = PendingStart(key)
-        self._in_turn(
-            launch.task,
-            isolation,
-            lambda: self._box(isolation, start, full_launch, share, log),
-            lambda done: self._begun(launch, isolation, log, done),
-        )
+
+        def begin() -> None:
+            self._in_turn(
+                launch.task,
+                isolation,
+                lambda: self._box(isolation, start, full_launch, share, log),
+                lambda done: self._begun(launch, isolation, log, done),
+            )
+
+        start = PendingStart(key, begin, time.monotonic() + EXPECTED_SECONDS)
+        self._starts[launch.task] = start
+        if self._expected is None:
+            start.begin()
+        else:
+            self._expected(launch.task, lambda: self._do(start.begin))
 
     def _begun(
         self, launch: Launch, isolation: Isolation, log: str, done: Future[tuple[Box, int]]
@@ -351,14 +362,17 @@ class LocalEngine(Engine):
 
     def _stop_start(self, id: TaskId) -> None:
         """End a start that has not begun, or that waits for others to be ready."""
-        self._starts[id].stopped.set()
+        start = self._starts[id]
+        start.stopped.set()
         self._executor.forgo(id)
+        self._loop.guarded(start.begin)  # which ends it
 
     def _box(
         self, isolation: Isolation, start: PendingStart, launch: Launch, share: Share, log: str
     ) -> tuple[Box, int]:
         """Start a task. Returns its box, and the descriptor of its output."""
-        self._expected(launch.task)
+        if start.stopped.is_set():
+            raise HeadgateError("it was stopped")
         columns = launch.env.get("COLUMNS", "")
         read_end, write_end = terminal(columns) if launch.tty else os.pipe2(os.O_CLOEXEC)
 
@@ -367,10 +381,8 @@ class LocalEngine(Engine):
                 return
             if launch.outlives:
                 box.plan_keeping(log, self._channel.parent)
-            gpus = None if launch.gpus is None else list(launch.gpus)
-            of_launch = {"stop_signal": launch.stop_signal, "key": start.key, "gpus": gpus}
-            of_launch |= {"attempt": launch.attempt, "isolation": isolation.name}
-            self._registry.add(launch.task, {**of_launch, **box.record()}, read_end, log)
+            record = start.record(launch, isolation, box)
+            self._registry.add(launch.task, record, read_end, log)
             start.is_registered = True
             box.keep(read_end)
 

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from headgate.engines.oom import OomMonitor
 from headgate.engines.task_output import TaskOutput
-from headgate.isolation.base import Box, Isolation
+from headgate.isolation.base import Box, Isolation, Launch
 from headgate.model.endings import Exit
 from headgate.model.errors import HeadgateError
 from headgate.model.identifiers import TaskId
@@ -26,6 +26,7 @@ first process was asked earlier.
 """
 FILES_OF_A_TASK = 12
 """Its output, log, end, keeper and connection, files of its cgroups, and some during its start."""
+_LOOK_SECONDS = 0.05
 _OTHER_FILES = 32
 """For the stores of runs, clients and samplers."""
 _AMPLE_FILES = 4096  # of some 360 tasks
@@ -43,14 +44,43 @@ class BoxRegistry(Protocol):
 
 @dataclass(slots=True)
 class PendingStart:
-    """A task that is being started: its key, whether it is to be stopped, whether the registry has
-    its box, and actions to take once it runs.
+    """A task that is being started.
+
+    Args:
+        key: Its key at the task channel.
+        begin_by: Time by which `begin` is called, as of `time.monotonic`.
+        stopped: Whether it is to be stopped.
+        is_registered: Whether the registry has its box.
+        held: Actions to take once it runs.
     """
 
     key: str
+    _begin: Callable[[], None] | None
+    begin_by: float
     stopped: threading.Event = field(default_factory=threading.Event)
     is_registered: bool = False
     held: list[Callable[[], None]] = field(default_factory=list)
+
+    @property
+    def has_begun(self) -> bool:
+        return self._begin is None
+
+    def begin(self) -> None:
+        """Begin it, unless it has begun."""
+        begin, self._begin = self._begin, None
+        if begin is not None:
+            begin()
+
+    def record(self, launch: Launch, isolation: Isolation, box: Box) -> Mapping[str, object]:
+        """What the registry has of its box."""
+        return {
+            "stop_signal": launch.stop_signal,
+            "key": self.key,
+            "gpus": None if launch.gpus is None else list(launch.gpus),
+            "attempt": launch.attempt,
+            "isolation": isolation.name,
+            **box.record(),
+        }
 
 
 class GraceStep(Enum):
@@ -130,6 +160,13 @@ class Task:
     killed: bool = False  # by its engine
     told_of: set[Lever] = field(default_factory=set)  # what cannot be controlled
     exit: Exit | None = None  # None: it has not ended, as far as is known
+
+    def times(self, now: float) -> list[float]:
+        """When it has to be looked at again, if it is now `now`."""
+        times = self.grace.times()
+        times += [self.output.reads_again] if self.output.reads_again is not None else []
+        times += [now + _LOOK_SECONDS] if self.waits_until is not None else []
+        return times
 
     def presumed_exit(self) -> Exit:
         """How the task ended. Nothing waits for it any longer."""

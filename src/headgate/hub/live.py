@@ -55,7 +55,6 @@ from headgate.recorded import runs
 
 _log = logging.getLogger(__name__)
 
-_SECURED_SECONDS = 1.0  # longest wait of a start for the disk
 _LEAVE_SECONDS = 2.0
 _AGAIN_SECONDS = 1.0  # delay after an event that made the controller fail
 
@@ -210,12 +209,14 @@ class LiveHub:
         """Runs that have not ended."""
         return self._live_runs.runs
 
-    def expect(self, task: TaskId) -> None:
-        """Wait until a power cut would not have it forgotten that a task begins, or for as long as
-        a disk may take. Any thread may call it.
+    def expect(self, task: TaskId, then: Callable[[], None]) -> None:
+        """Have `then` called, in any thread, once a power cut would not have it forgotten that a
+        task begins, or at once if that cannot be written. Any thread may call it.
         """
         if (run := self.runs.get(task.run)) is not None:
-            run.recorder.secured(_SECURED_SECONDS)
+            run.recorder.when_secured(then)
+        else:
+            then()
 
     @property
     def has_runs(self) -> bool:

@@ -394,7 +394,7 @@ async def _serve(home: Path, lock: int) -> None:
         channel,
         guard,
         others=lambda name: isolation.make(name, group),
-        expected=lambda task: hub.expect(task),  # noqa: PLW0108  # it is made later
+        expected=lambda task, then: hub.expect(task, then),  # noqa: PLW0108  # it is made later
     )
     former = former_runs()
     last = max((run.last_entry for run in former), default=0)

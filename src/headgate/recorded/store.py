@@ -51,7 +51,8 @@ class Recorder:
         self._asked = 0
         self._failing = False
         self._secures = False
-        self._is_secured = True  # nothing that was written would be lost by a power cut
+        self._is_secured = False  # nothing that was written would be lost by a power cut
+        self._await_disk: list[Callable[[], None]] = []
         try:
             self._db = self._connect()
             with self._db as db:
@@ -97,15 +98,24 @@ class Recorder:
 
     def secured(self, timeout: float) -> bool:
         """Wait until all rows added so far outlast a power cut. Returns False if they do not after
-        `timeout` seconds, or at once if they cannot be written now.
+        `timeout` seconds.
         """
         with self._condition:
             self._secures = True
-            self._asked += 1
-            ticket = self._asked
-            self._condition.notify_all()
-            self._condition.wait_for(lambda: self._flushed >= ticket or self._failing, timeout)
-            return self._flushed >= ticket
+        return self.flush(timeout)
+
+    def when_secured(self, then: Callable[[], None]) -> None:
+        """Have `then` called once all rows added so far outlast a power cut, or cannot be written
+        now. The writing thread calls it, or this one; rows wait meanwhile.
+        """
+        with self._condition:
+            if not self._failing:
+                self._secures = True
+                self._asked += 1
+                self._await_disk.append(then)
+                self._condition.notify_all()
+                return
+        then()
 
     def flush(self, timeout: float = 10.0) -> bool:
         """Wait until all rows added so far are on disk. Returns False if they are not after
@@ -145,7 +155,10 @@ class Recorder:
                     rows = list(self._pending)
                     self._pending.clear()
                     secures, self._secures = self._secures, False
+                    await_disk, self._await_disk = self._await_disk, []
                 written = self._commit(db, rows, secures)
+                for then in await_disk:
+                    then()
                 with self._condition:
                     if written:
                         self._flushed = ticket
