@@ -7,6 +7,7 @@ import json
 import os
 import pwd
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,10 +15,12 @@ from typing import Any
 
 import pytest
 
+from headgate.arbiter import daemon
 from headgate.arbiter.core import Arbiter
-from headgate.arbiter.daemon import ArbiterDaemon
+from headgate.arbiter.daemon import ArbiterDaemon, Boxes
 from headgate.arbiter.listening import MOST_OF_USER
 from headgate.arbiter.messages import MOST_BYTES
+from headgate.arbiter.records import DiskMoved
 from headgate.arbiter.store import ArbiterStore
 from headgate.machine import arbiter_socket
 from headgate.machine.arbiter_socket import Peer
@@ -59,11 +62,11 @@ class Client:
 class Serving:
     """An arbiter that serves, and its clients."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, boxes: Boxes | None = None) -> None:
         self._socket, self._clients = folder / "socket", list[Client]()
         self.store = ArbiterStore(folder / "arbiter.db", "boot")
         rules, state = SharingRules(), self.store.state()
-        self.daemon = ArbiterDaemon(Arbiter(NODE, rules, 0.0, state), self.store)
+        self.daemon = ArbiterDaemon(Arbiter(NODE, rules, 0.0, state), self.store, boxes)
 
     async def connect(self) -> Client:
         client = Client(*await asyncio.open_unix_connection(self._socket))
@@ -81,6 +84,38 @@ class Serving:
             with suppress(OSError):
                 await client.writer.wait_closed()
         self.store.close()
+
+
+def test_disks_are_read_only_while_a_hub_hears_it_and_told_if_nobody_used_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(daemon, "_READ_SECONDS", 0.001)
+
+    class DiskBoxes(Boxes):
+        def __init__(self) -> None:
+            self.read_thrice, self.readings, self.reads = threading.Event(), 0, 0
+
+        def read(self) -> None:
+            self.readings += 1
+            if self.readings == 3:
+                self.read_thrice.set()
+
+        def moved(self) -> DiskMoved:
+            self.reads += 1
+            return DiskMoved((), 5.0)
+
+    async def run() -> None:
+        boxes = DiskBoxes()
+        async with Serving(tmp_path, boxes) as serving:
+            assert await asyncio.to_thread(boxes.read_thrice.wait, 10.0)
+            assert boxes.reads == 0
+            hubs = [await serving.connect() for _ in range(2)]
+            for name, hub in enumerate(hubs):
+                hub.state(str(name))
+                heard = await hub.hears(lambda message: message.get("type") == "DiskMoved")
+                assert (heard["processes"], heard["seconds"]) == ([], 5.0)
+
+    asyncio.run(asyncio.wait_for(run(), 20.0))
 
 
 def test_jobs_of_two_hubs_start_in_turn(tmp_path: Path) -> None:
