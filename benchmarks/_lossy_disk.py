@@ -38,15 +38,16 @@ class LossyDisk:
         self.file, self.uri = file, f"nbd+unix:///?socket={socket_path}"
         self.lost = self.flushes = 0
         self._draw = draw
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(socket_path))
-        self._listener.listen()
+        self._socket_path = socket_path
         self._cached: list[tuple[int, bytes]] = []
 
     def plug(self) -> None:
         """Serve a machine until it is gone."""
         self._seen = self.file.with_suffix(".seen")
         shutil.copyfile(self.file, self._seen)
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(self._socket_path))
+        self._listener.listen()
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
@@ -54,7 +55,10 @@ class LossyDisk:
         """The power was cut, and the machine is gone: keep a part of what was in the cache. Returns
         how many blocks were lost.
         """
+        self._listener.shutdown(socket.SHUT_RDWR)  # it may have gone before it connected
         self._thread.join()
+        self._listener.close()
+        self._socket_path.unlink()
         part, lost = self._draw.choice((0.0, 0.5, 0.9)), 0
         with self.file.open("r+b") as disk:
             for at, data in self._cached:
@@ -67,11 +71,11 @@ class LossyDisk:
         self._cached.clear()
         return lost
 
-    def close(self) -> None:
-        self._listener.close()
-
     def _serve(self) -> None:
-        connection, _ = self._listener.accept()
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            return  # no machine came
         with connection, connection.makefile("rwb") as stream, self._seen.open("r+b") as seen:
             both_ways = cast(BinaryIO, stream)
             try:

@@ -46,6 +46,9 @@ while step * pause < float(seconds):
 tell("end")
 """
 """Arguments: its name, seconds, seconds of a step, and `saves` if it goes on from what it saved."""
+LOST = "lost-with-hub"
+LATE_LOOKS = 2
+"""Most looks at a run that may miss what its hub wrote last: about a second."""
 
 
 @dataclass(slots=True)
@@ -80,6 +83,50 @@ class Expected:
     states: Sequence[str]
     begins: Sequence[int] = (1,)
     ends: Sequence[int] = (1,)
+
+
+@dataclass(slots=True)
+class Seen:
+    """What was seen of a job from outside of a machine whose power is cut.
+
+    Attributes:
+        entry: Its entry in the job file.
+        lines: What it noted.
+        saved: The last step that it saved.
+        cut_off: How many cuts came while it ran.
+        has_ended: Whether it came to its end.
+        noted_in: The boot in which it last noted anything, from 1.
+        left_open: How many times a hub showed in later boots that it had not ended.
+        told: The state in which it was shown to have ended.
+    """
+
+    entry: dict[str, Any]
+    lines: list[str] = field(default_factory=list)
+    saved: int = 0
+    is_running: bool = False
+    cut_off: int = 0
+    has_ended: bool = False
+    noted_in: int = 0
+    left_open: int = 0
+    told: str | None = None
+
+    def expected(self, job: dict[str, Any], boots: int) -> Expected:
+        """What is right of the job after these cuts.
+
+        Args:
+            job: How it stands, as `headgate status --json` has it.
+            boots: Number of boots; the power was cut at the end of all but the last.
+        """
+        if "resumes" in self.entry or "retries" in self.entry:
+            # one whose end was not on the disk yet begins again
+            return Expected(("done",), range(1, self.cut_off + 3), (1, 2))
+        if (job.get("why") or {}).get("kind") != LOST:
+            return Expected(("done",) if self.has_ended else ())
+        if not self.noted_in:  # cut off before its first line: its start is on the disk
+            return Expected(("failed",) if job["tasks"] else (), (0,), (0,))
+        # cut off, or as it ended: the next hub told it
+        is_right = self.noted_in < boots and self.left_open <= LATE_LOOKS
+        return Expected(("failed",) if is_right else (), (1,), (0, 1))
 
 
 @dataclass(slots=True)

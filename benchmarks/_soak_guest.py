@@ -16,12 +16,11 @@ import sys
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from _lossy_disk import LossyDisk
-from _soak import JOB, TASK, Expected, Notes, Tally
+from _soak import JOB, TASK, Notes, Seen, Tally
 from _soak_init import MODULES
 
 sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "tests/v2")]
@@ -38,29 +37,6 @@ CUT_SECONDS = 30.0
 EARLY = 0.2
 """Part of the cuts that come before the machine's first command has ended."""
 END_SECONDS = 1800.0
-LOST = "lost-with-hub"
-
-
-@dataclass(slots=True)
-class Seen:
-    """What was seen of a job from outside.
-
-    Attributes:
-        entry: Its entry in the job file.
-        lines: What it noted.
-        saved: The last step that it saved.
-        cut_off: How many cuts came while it ran.
-        ended_in: The boot in which it last came to its end.
-        told: The state in which it was shown to have ended.
-    """
-
-    entry: dict[str, Any]
-    lines: list[str] = field(default_factory=list)
-    saved: int = 0
-    is_running: bool = False
-    cut_off: int = 0
-    ended_in: int | None = None
-    told: str | None = None
 
 
 class Guest:
@@ -80,6 +56,7 @@ class Guest:
         self._notes = folder / "notes"
         self._notes.touch()
         self._read = self._boots = 0
+        self._has_hub = True  # this boot, as far as is known
         self._first_seconds = 0.0
         self._jobs_seen: dict[str, Seen] = {}
         self._handed = set[str]()
@@ -91,6 +68,7 @@ class Guest:
     def boot(self, start: str, is_last: bool) -> None:
         """Start the machine, and cut its power at some time, or let it come to the end of all."""
         self._boots += 1
+        self._has_hub = True
         began = time.monotonic()
         self._disk.plug()
         options = (
@@ -109,6 +87,7 @@ class Guest:
                 self._watch(machine, is_last)
             finally:
                 machine.kill()
+                machine.wait()
         lost = self._disk.cut()
         self.facts["blocks lost"] += lost
         self.facts["cuts"] += not is_last
@@ -131,20 +110,22 @@ class Guest:
         power.start()
         assert machine.stdout is not None
         words = set[str]()
-        for text in machine.stdout:
-            match = re.match(r"soak: (.*)\n", text)  # the last line may be cut
-            if match is None:
-                print(f"  {text}", end="", flush=True)
-                continue
-            facts = json.loads(match[1])
-            words |= facts.keys()
-            self._hear(facts)
-            if "ready" in facts and not is_last:
-                power.cancel()
-                self._first_seconds = time.monotonic() - began
-                power = threading.Timer(self._draw.expovariate(1 / CUT_SECONDS), machine.kill)
-                power.start()
-        power.cancel()
+        try:
+            for text in machine.stdout:
+                match = re.match(r"soak: (.*)\n", text)  # the last line may be cut
+                if match is None:
+                    print(f"  {text}", end="", flush=True)
+                    continue
+                facts = json.loads(match[1])
+                words |= facts.keys()
+                self._hear(facts)
+                if "ready" in facts and not is_last:
+                    power.cancel()
+                    self._first_seconds = time.monotonic() - began
+                    power = threading.Timer(self._draw.expovariate(1 / CUT_SECONDS), machine.kill)
+                    power.start()
+        finally:
+            power.cancel()
         if is_last and "over" not in words:
             self.tally.problem("the last start did not come to the end of all jobs")
         elif not (is_last or is_early or "ready" in words):
@@ -160,6 +141,7 @@ class Guest:
                 self.tally.problem(f"boot {self._boots}: {text}")
             case {"refused": _}:  # a busy host makes a slow machine
                 self.facts["commands without a hub"] += 1
+                self._has_hub = False
             case {"handing": entries}:
                 self._jobs_seen |= {entry["name"]: Seen(entry) for entry in entries}
             case {"handed": run}:
@@ -175,6 +157,8 @@ class Guest:
             self.tally.problem(f"{job.entry['name']}: {state} after it was {job.told}")
         if state not in ("waiting", "running", "interrupted", "paused", "stopping"):
             job.told = state
+        elif self._has_hub:  # else what was left is shown
+            job.left_open += 1
 
     def _hear_notes(self) -> None:
         """Read what jobs noted up to the cut that came now."""
@@ -185,6 +169,7 @@ class Guest:
             name, word, *numbers = line.split()
             job = self._jobs_seen[name]
             job.lines.append(line)
+            job.noted_in, job.left_open = self._boots, 0
             if word == "begin":
                 job.is_running = True
                 if int(numbers[0]) < job.saved:
@@ -192,7 +177,7 @@ class Guest:
             elif word == "saved":
                 job.saved = int(numbers[0])
             elif word == "end":
-                job.is_running, job.ended_in = False, self._boots
+                job.is_running, job.has_ended = False, True
         for job in self._jobs_seen.values():
             job.cut_off += job.is_running
             self.facts["jobs cut off"] += job.is_running
@@ -208,22 +193,7 @@ class Guest:
                 notes = Notes.of(seen.lines)
                 if not notes.counts["begin"]:
                     self.facts["jobs that never began"] += 1
-                self.tally.add(run, job, notes, _expected(seen, job))
-
-    def close(self) -> None:
-        self._disk.close()
-
-
-def _expected(seen: Seen, job: dict[str, Any]) -> Expected:
-    """What is right of a job after these cuts."""
-    why = (job.get("why") or {}).get("kind")
-    has_ended = seen.ended_in is not None
-    if "resumes" in seen.entry or "retries" in seen.entry:
-        # one whose end was not on the disk yet begins again
-        return Expected(("done",), range(1, seen.cut_off + 3), (1, 2))
-    if why == LOST:  # at its first line, or as it ended, nobody knows more
-        return Expected(("failed",), (0, 1), (0, 1))
-    return Expected(("done",) if has_ended else ())
+                self.tally.add(run, job, notes, seen.expected(job, self._boots))
 
 
 def _system(folder: Path) -> Path:
@@ -268,12 +238,9 @@ def soak(hours: float, jobs: int, draw: random.Random, folder: Path) -> Tally:
         folder: Folder for the machine's disks.
     """
     ends, guest = time.monotonic() + 3600 * hours, Guest(folder, draw, jobs)
-    try:
-        while time.monotonic() < ends:
-            guest.boot(draw.choice(("command", "service")), is_last=False)
-        guest.boot("command", is_last=True)
-        guest.judge()
-    finally:
-        guest.close()
+    while time.monotonic() < ends:
+        guest.boot(draw.choice(("command", "service")), is_last=False)
+    guest.boot("command", is_last=True)
+    guest.judge()
     print(dict(guest.tally.states), flush=True)
     return guest.tally
