@@ -479,7 +479,7 @@ def test_a_script_that_does_not_say_so_or_uses_headgate_is_left_alone(
     (tmp_path / "a.py").write_text(text)
     job = Job(name="a", script=str(tmp_path / "a.py"), plan=TWO)
     assert not has_launcher(job, facts_of(job))
-    assert options_of_several(job, facts_of(job)) == "--strategy allreduce "
+    assert options_of_several(job, facts_of(job)) == " --strategy allreduce"
     assert resolved(job) == (job, "")
 
 

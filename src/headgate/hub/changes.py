@@ -136,10 +136,10 @@ def check_resize(run: str, live: LiveJob, workers: int, at_most: int) -> None:
     if plan.strategy == "single":
         from headgate.scripts.launchers import options_of_several
 
-        way = f"{options_of_several(live.spec, live.facts)}--workers {workers}"
+        options = options_of_several(live.spec, live.facts)
         raise UsageError(
             f"job {job!r} runs as a single task; to have it run as several stop it, then: headgate "
-            f"resume {run} {way}"
+            f"resume {run} --workers {workers}{options}"
         )
     goes_on = live.spec.resumes or live.checkpoint is not None
     if live.spec.contract is not None and not goes_on:

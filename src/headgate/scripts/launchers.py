@@ -59,11 +59,11 @@ def has_launcher(job: Job, facts: ScriptFacts) -> bool:
 
 
 def options_of_several(job: Job, facts: ScriptFacts) -> str:
-    """The options, before `--workers N`, with which a job of one task runs as several workers."""
+    """The options, after `--workers N`, with which a job of one task runs as several workers."""
     if not has_launcher(job, facts):
-        return "--strategy allreduce "
+        return " --strategy allreduce"
     written = facts.source.launcher if job.launch is None else None
-    return "--strategy ps --async --servers 1 " if written is not None and written.serves else ""
+    return " --strategy ps --async --servers 1" if written is not None and written.serves else ""
 
 
 def without_strategy(facts: ScriptFacts) -> str:
