@@ -8,8 +8,10 @@ import pytest
 from tests.controller.driver import A_0, PLAN, B, job, task_stopped, worded
 
 from headgate.controller import Controller, Queue
-from headgate.controller.queue_orders import FifoOrder, LasOrder, Order, SrptOrder
-from headgate.model.actions import Action, MarkJob, StartTask, StopTask
+from headgate.controller.jobs import Jobs
+from headgate.controller.preemption import Ranking
+from headgate.controller.queue_orders import Claim, FifoOrder, LasOrder, Order, SrptOrder
+from headgate.model.actions import Action, MarkJob, Resize, StartTask, StopTask
 from headgate.model.cluster import Gpu, Node
 from headgate.model.endings import Exit
 from headgate.model.events import (
@@ -221,6 +223,39 @@ def test_where_gpus_are_shared_no_job_waits_for_one_and_memory_is_at_most_a_node
         "r/next/worker-0",
         "r/known/worker-0",
     ]
+
+
+def test_a_reading_that_changes_no_claim_has_nobody_look_for_victims_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = list[float]()
+
+    def victims(_: Ranking, now: float, *rest: object) -> list[Claim]:
+        looks.append(now)
+        return []
+
+    monkeypatch.setattr(Ranking, "victims", victims)
+    queue = Queueing(None, with_gpus("here", 1))
+    order = SrptOrder(lambda job, now: {"old": 100.0, "more": 50.0}.get(job.name, 10.0))
+    queue.controller = Controller(NoPolicy(), Queue(order, gpus_are_shared=True))
+    queue.step(0.0, NodeJoined(with_gpus("here", 1)))
+    queue.submit(0.0, job("old", limits=Limits(memory_bytes=6 * GIB)), PLAN)
+    queue.submit(1.0, job("new", limits=Limits(memory_bytes=6 * GIB)), PLAN)
+    queue.submit(2.0, job("more", limits=Limits(memory_bytes=5 * GIB)), PLAN)
+    before = len(looks)
+    queue.step(3.0, Usage(TaskId("r/old/worker-0"), 1.0, GIB))
+    queue.submit(3.0, job("small", limits=Limits(memory_bytes=6 * GIB)), PLAN)
+    assert before and 3.0 not in looks
+
+
+def test_a_job_that_holds_no_claim_moves_to_a_node_that_joins() -> None:
+    queue, node = Queue(FifoOrder()), with_gpus("here", 1)
+    queue.join(node)
+    record = Jobs().add(JobId("r/a"), asks("a"), 0.0, None, ())
+    record.plan = PLAN
+    [resize] = queue.move(0.0, [record], node, {"here": node})
+    assert isinstance(resize, Resize)
+    assert resize.plan.worker_nodes == ("here",)
 
 
 def test_what_a_job_that_asked_for_nothing_uses_others_wait_for() -> None:

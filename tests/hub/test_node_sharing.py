@@ -18,6 +18,7 @@ def test_what_is_left_of_a_job_falls_from_when_it_may_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     slot = Slot("m", 1.0, takes=(60.0, 30.0, 90.0))
+    assert slot == Slot("m", 1.0, takes=(50.0, 20.0, 80.0)), "its part is the same"
     part = _TaskParts({TASK: slot})
     assert part.demand("k").left == Span(60.0, 30.0, 90.0)
     part.begun = 100.0

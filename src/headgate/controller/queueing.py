@@ -194,7 +194,7 @@ class Queue:
         actions: list[Action] = []
         relocated: list[Taken] = []
         for job in jobs:
-            claim = self._claims[job.id] if job.id not in self._too_large else None
+            claim = None if job.id in self._too_large else self._claims.get(job.id)
             guessed = claim is None or claim.request.guessed
             least_bytes = 0 if claim is None or guessed else claim.request.memory_bytes
             taken = relocate(job, node, nodes, self._requests, self._resources, least_bytes)
@@ -266,8 +266,8 @@ class Queue:
     def uses(self, now: float, job: JobRecord) -> None:
         """Tasks of a job use memory and cores."""
         may_start = self.bounds.uses(now, job)
-        if self._requests.gpus_are_shared:
-            may_start = self._memory.uses(now, job) or may_start
+        if self._requests.gpus_are_shared and self._memory.uses(now, job):
+            may_start = True
             self._preemption.reconsider()
         self._changed = self._changed or may_start
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from headgate.isolation.base import Box, Launch
@@ -65,7 +65,7 @@ class Slot:
     memory_bytes: int | None = None
     gpus: int = 0
     private: bool = False
-    takes: tuple[float, float, float] | None = None
+    takes: tuple[float, float, float] | None = field(default=None, compare=False)
 
 
 class Listener(ABC):

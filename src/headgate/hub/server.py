@@ -336,7 +336,9 @@ def _policy(request: Mapping[str, Any], name: str) -> Policy:
 
 def _names(request: Mapping[str, Any], key: str = "jobs") -> list[str] | None:
     names = request.get(key)
-    if names is None or (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+    if names is None:
+        return None
+    if isinstance(names, list) and names and all(isinstance(name, str) for name in names):
         return names
     raise ValueError(f"found {key} {names!r:.80}; expected names, or null for all")
 
