@@ -314,8 +314,9 @@ def idle_hub() -> SimpleNamespace:
         watchers=SimpleNamespace(add=refuse),
         holder=SimpleNamespace(pause=submit, unpause=refuse),
         proving=SimpleNamespace(begin=refuse),
+        requests=SimpleNamespace(stop=refuse, checkpoint=refuse, change=refuse),
     )
-    hub.stop = hub.checkpoint = hub.change = hub.set_policy = hub.warn = refuse
+    hub.set_policy = hub.warn = refuse
     return hub
 
 

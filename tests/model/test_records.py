@@ -157,6 +157,7 @@ LEFT_OUT = {
         "beside": (),
         "script": "",
     },
+    "JobGivesBack": {"ends": False},
     "Progress": {"count": 1, "metrics": {}, "weight": 1.0, "parts": ()},
     "Usage": {
         "disk_bytes_per_second": 0.0,

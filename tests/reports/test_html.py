@@ -300,6 +300,7 @@ def test_a_part_of_a_report_that_cannot_be_made_costs_nothing_but_itself_and_is_
 def test_what_can_be_pasted_is_set_as_code_and_names_that_look_like_markup_are_not() -> None:
     said = ["vae slowed <b>cnn</b>. Next: `after: vae` in its job.", "a file called `"]
     study = SimpleNamespace(name="s", notes=[])
-    page = render("study.html", study=study, told="", sentences=said, tables=[], plot=None)
+    shown = {"conditions": "", "sentences": said, "notes": [], "tables": [], "plot": None}
+    page = render("study.html", study=study, **shown)
     assert "vae slowed &lt;b&gt;cnn&lt;/b&gt;. Next: <code>after: vae</code> in its job." in page
     assert "a file called `" in page

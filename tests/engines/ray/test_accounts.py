@@ -108,6 +108,7 @@ def test_a_job_that_cannot_have_all_it_takes_holds_nothing_of_it(
 
 def test_with_a_killed_bridge_all_is_given_back(running: Running, accounts: Accounts) -> None:
     running.reserve("holds", 0.75)
+    accounts.show(lambda table: bundles(table) == cpus(0.75), "the first has its part")
     running.reserve("waits", 1.5)
     accounts.show(
         lambda table: bundles(table) == cpus(0.75) and len(table.groups) == 2, "one is set aside"
