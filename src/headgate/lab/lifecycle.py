@@ -298,7 +298,8 @@ def _remove_all(lab: Record) -> bool:
 def _remove(lab: Record, nodes: Iterable[str]) -> None:
     nodes = list(nodes)
     node_processes.end(lab, nodes)
-    network.remove(lab, nodes)
+    network.remove(lab, nodes)  # from now on nothing can be started there
+    node_processes.end(lab, nodes)  # what a hub started since
     for node in nodes:
         limits.remove(lab, node)
 
