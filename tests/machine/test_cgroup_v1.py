@@ -7,7 +7,9 @@ import os
 import select
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ import pytest
 from headgate.isolation.base import Box, Holder, Launch
 from headgate.isolation.process import ProcessIsolation
 from headgate.machine.cgroup_v1 import CgroupsV1
+from headgate.machine.cgroups import within
 from headgate.machine.fallbacks import Cores, Fallbacks
 from headgate.model.errors import IsolationError
 from headgate.model.identifiers import TaskId
@@ -82,11 +85,28 @@ def test_what_is_written(box: Box) -> None:
 def test_a_pause_waits_for_a_process_that_is_busy_in_the_kernel_and_a_proof_does_not(
     box: Box, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(CgroupsV1, "freeze", lambda _, seconds: seconds >= 1.0)
+    monkeypatch.setattr(CgroupsV1, "freeze", lambda _, seconds, given_up: seconds >= 1.0)
     with pytest.raises(IsolationError, match="try again"):
         box.hold(Holder.PROOF)
     assert box.hold(Holder.PAUSE)
     box.release(Holder.PAUSE)
+
+
+def test_a_pause_that_waits_for_the_kernel_gives_way_to_a_stop(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = threading.Event()
+
+    def freeze(_: CgroupsV1, seconds: float, given_up: Callable[[], bool]) -> bool:
+        waits.set()
+        return within(seconds, lambda: False, given_up)
+
+    monkeypatch.setattr(CgroupsV1, "freeze", freeze)
+    with ThreadPoolExecutor(1) as pool:
+        pause = pool.submit(box.hold, Holder.PAUSE)
+        waits.wait()
+        box.terminate()
+        assert pause.result() is False, "the stop waited until the pause had failed"
 
 
 def test_a_process_with_real_time_priority_is_refused_with_the_cause(box: Box) -> None:

@@ -83,7 +83,7 @@ class EnclosedBox(Box):
                 if not self._holders:
                     self._stand_still(_HOLD_SECONDS[by])
             except IsolationError as error:
-                if self._is_over:
+                if self._is_over or self._ending:
                     return False
                 raise IsolationError(f"{self.task}: {error}") from error
             self._holders.add(by)
@@ -94,7 +94,7 @@ class EnclosedBox(Box):
             self._let_go({by})
 
     def _release_for_good(self) -> None:
-        """Let the task run on, whoever holds it: it is to end."""
+        """Let the task run on, whoever holds it, or is about to: it is to end."""
         self._ending = True
         with self._holding:
             self._let_go(set(Holder))
@@ -111,7 +111,7 @@ class EnclosedBox(Box):
         Raises:
             IsolationError: They cannot be stopped.
         """
-        self._enclosure.hold(seconds)
+        self._enclosure.hold(seconds, lambda: self._ending)
 
     def _go_on(self) -> None:
         self._enclosure.release()

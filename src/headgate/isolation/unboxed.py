@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from headgate.machine import processes
 from headgate.machine.cgroup_layout import CURE
-from headgate.machine.enclosure import FIELDS, Enclosure, MemoryRecord
+from headgate.machine.enclosure import FIELDS, Enclosure, MemoryRecord, never
 from headgate.machine.fallbacks import Fallbacks
 from headgate.machine.process_table import ProcessTable
 from headgate.model.errors import IsolationError
@@ -82,12 +82,12 @@ class Unboxed(Enclosure):
             for process in self._process_table.members(self._task, self._leader, recent=True)
         ]
 
-    def hold(self, seconds: float) -> None:
+    def hold(self, seconds: float, given_up: Callable[[], bool] = never) -> None:
         # A signalled process cannot fork, so a round that finds no new one has found all.
         deadline = time.monotonic() + max(seconds, HOLD_SECONDS)
         by_itself = set(processes.stopped(process.pid for process in self._members()))
         while fresh := set(self._members()) - self._held - by_itself:
-            if time.monotonic() > deadline:
+            if given_up() or time.monotonic() > deadline:
                 self.release()
                 raise IsolationError(
                     "it cannot be held now: it starts processes faster than they can be stopped; "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from headgate.machine.cgroups import (
@@ -21,7 +21,7 @@ from headgate.machine.cgroups import (
     read_number,
     within,
 )
-from headgate.machine.enclosure import Field, MemoryRecord, cpu_list
+from headgate.machine.enclosure import Field, MemoryRecord, cpu_list, never
 from headgate.model.shares import WEIGHT_DEFAULT, Unlimited
 
 SHARES_DEFAULT = 1024
@@ -122,16 +122,16 @@ class CgroupsV1(Cgroups):
         self.send(signal.SIGKILL)
         self.thaw()
 
-    def freeze(self, seconds: float) -> bool:
+    def freeze(self, seconds: float, given_up: Callable[[], bool] = never) -> bool:
         if (freezer := self.folders.get("freezer")) is None:
-            return super().freeze(seconds)
+            return super().freeze(seconds, given_up)
 
         def frozen() -> bool:
             # a fork that raced with the last freeze is frozen by this one
             (freezer / "freezer.state").write_text("FROZEN")
             return (freezer / "freezer.state").read_text().strip() == "FROZEN"
 
-        return within(seconds, frozen)
+        return within(seconds, frozen, given_up)
 
     def thaw(self) -> None:
         if (freezer := self.folders.get("freezer")) is not None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from headgate.machine import processes
 from headgate.machine.cgroup_layout import CURE
-from headgate.machine.enclosure import FIELDS, Enclosure, Field
+from headgate.machine.enclosure import FIELDS, Enclosure, Field, never
 from headgate.machine.fallbacks import Fallbacks
 from headgate.model.errors import IsolationError
 from headgate.model.reason_text import in_words
@@ -124,9 +124,9 @@ class Cgroups(Enclosure):
     def kill_once(self) -> None:
         """Kill the processes that are in it now."""
 
-    def freeze(self, seconds: float) -> bool:
+    def freeze(self, seconds: float, given_up: Callable[[], bool] = never) -> bool:
         """Stop the processes in it and their children. Returns whether all stood still within
-        `seconds`.
+        `seconds`, and before it was `given_up`.
 
         Raises:
             OSError: The kernel refused.
@@ -138,7 +138,11 @@ class Cgroups(Enclosure):
                 f"it cannot be held: there is no freezer among its cgroups; {CURE}"
             )
         (folder / "cgroup.freeze").write_text("1")
-        return within(seconds, lambda: bool(read_counters(folder / "cgroup.events").get("frozen")))
+        return within(
+            seconds,
+            lambda: bool(read_counters(folder / "cgroup.events").get("frozen")),
+            given_up,
+        )
 
     def thaw(self) -> None:
         """Continue stopped processes.
@@ -283,9 +287,9 @@ class Cgroups(Enclosure):
     def pids(self) -> list[int]:
         return _processes(self.unique_folders[0])
 
-    def hold(self, seconds: float) -> None:
+    def hold(self, seconds: float, given_up: Callable[[], bool] = never) -> None:
         try:
-            stands = self.freeze(seconds)
+            stands = self.freeze(seconds, given_up)
         except OSError as error:
             self.release()
             raise IsolationError(
@@ -360,10 +364,12 @@ class Cgroups(Enclosure):
                 continue
 
 
-def within(seconds: float, done: Callable[[], bool]) -> bool:
-    """Whether `done` becomes true within `seconds`."""
+def within(
+    seconds: float, done: Callable[[], bool], given_up: Callable[[], bool] = never
+) -> bool:
+    """Whether `done` becomes true within `seconds`, and before it is `given_up`."""
     deadline = time.monotonic() + seconds
-    while not (is_done := done()) and time.monotonic() < deadline:
+    while not (is_done := done()) and not given_up() and time.monotonic() < deadline:
         time.sleep(0.0005)
     return is_done
 

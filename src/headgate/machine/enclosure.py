@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -32,6 +32,11 @@ class MemoryRecord:
     kills: int = 0
     limit_bytes: int | None = None
     at_limit: bool = False
+
+
+def never() -> bool:
+    """What is waited for is not given up."""
+    return False
 
 
 class Enclosure(ABC):
@@ -74,8 +79,9 @@ class Enclosure(ABC):
         """Every living process in it."""
 
     @abstractmethod
-    def hold(self, seconds: float) -> None:
-        """Stop every process in it. Waits up to `seconds` until all stand still.
+    def hold(self, seconds: float, given_up: Callable[[], bool] = never) -> None:
+        """Stop every process in it. Waits up to `seconds`, and until `given_up`, until all stand
+        still.
 
         Raises:
             IsolationError: They cannot be stopped, or not in time. They run on.
