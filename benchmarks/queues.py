@@ -3,7 +3,10 @@ through pueue where there is one, all at once, and by Headgate as it comes, in t
 
     python benchmarks/queues.py [--repetitions 3] [--minutes 45] [--longest 5] [--pueue PATH]
                                 [--jobs 10] [--sweep 60] [--scale 0.3] [--counts 1000,10000]
-                                [--json PATH]
+                                [--ways WAYS] [--json PATH]
+
+Two slots are measured twice: with jobs that take all cores each, as scripts do by themselves, and
+with `OMP=1`, where somebody has told each job to compute with one thread (`ONE_THREAD`).
 
 Each draw is ten jobs as in `elastic.py`, and a sweep of one script with 60 seeds that is handed in
 whole. All at once, which is no queue, runs in the first draw only, and without the sweep: 60 such
@@ -45,6 +48,11 @@ import psutil
 from _elastic import KINDS, Job, at_random, stage
 
 TRIVIAL = 60
+ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "TF_NUM_INTEROP_THREADS": "1",
+}
 HEADGATE = "headgate"
 _RECORDED = 'end=$1; shift; "$@" >/dev/null 2>&1; date +%s.%N > "$end"'
 _MARK = "HEADGATE_BENCH_QUEUE"
@@ -132,6 +140,15 @@ class Spooler(Queue):
     def hold(self) -> None:
         for _ in range(self.slots):
             self.add(["sleep", "1000000"])
+
+
+class OneThread(Spooler):
+    """task-spooler, whose jobs are told to compute with one thread each."""
+
+    def __init__(self, folder: Path, slots: int) -> None:
+        super().__init__(folder, slots)
+        self.name += " OMP=1"
+        self.environment |= ONE_THREAD
 
 
 class Pueue(Queue):
@@ -244,14 +261,14 @@ class Figures:
         """Print the table, and Headgate over the better queue."""
         medians = self.medians()
         ways = list(dict.fromkeys(way for row in medians.values() for way in row))
-        print(" " * 24 + "".join(f"{way:>14}" for way in ways) + f"{'over better':>14}")
+        print(" " * 24 + "".join(f"{way:>16}" for way in ways) + f"{'over better':>16}")
         for name, row in medians.items():
             cells = [self._cell(name, way, row.get(way)) for way in ways]
             queues = [row[way] for way in row if way not in (HEADGATE, Queue.name)]
             over = "-"
             if queues and HEADGATE in row:
                 over = f"{row[HEADGATE] / min(queues):.3f}"
-            print(f"{name:24}" + "".join(f"{cell:>14}" for cell in (*cells, over)))
+            print(f"{name:24}" + "".join(f"{cell:>16}" for cell in (*cells, over)))
 
     def _cell(self, name: str, way: str, value: float | None) -> str:
         if value is None:
@@ -266,17 +283,23 @@ class Bench:
         pueue: The program; None: there is none.
         figures: Gets what is measured.
         longest: A queue's jobs of a draw are ended after this time (s).
+        ways: The only ones that are wanted; none: all.
     """
 
-    def __init__(self, pueue: Path | None, figures: Figures, longest: float) -> None:
-        self._pueue, self._figures, self._longest = pueue, figures, longest
+    def __init__(
+        self, pueue: Path | None, figures: Figures, longest: float, ways: frozenset[str]
+    ) -> None:
+        self._pueue, self._figures, self._longest, self._ways = pueue, figures, longest, ways
+
+    def _is_wanted(self, way: str) -> bool:
+        return not self._ways or way in self._ways
 
     @contextmanager
     def queues(self, only_held: bool = False, at_once: bool = True) -> Iterator[Iterator[Queue]]:
         """Each queue in turn, new and empty; with `at_once`, one that starts all jobs, too."""
         kinds: list[tuple[type[Queue], tuple[Any, ...]]] = [(Queue, ())] if at_once else []
         if shutil.which("tsp"):
-            kinds += [(Spooler, (1,)), (Spooler, (2,))]
+            kinds += [(Spooler, (1,)), (Spooler, (2,)), (OneThread, (2,))]
         if self._pueue is not None:
             kinds += [(Pueue, (slots, self._pueue)) for slots in (1, 2)]
 
@@ -286,7 +309,9 @@ class Bench:
                     continue
                 with tempfile.TemporaryDirectory(prefix="hg-queue-") as folder:
                     try:
-                        yield kind(Path(folder), *arguments)
+                        queue = kind(Path(folder), *arguments)
+                        if self._is_wanted(queue.name):
+                            yield queue
                     finally:
                         Queue(Path(folder)).close()
 
@@ -303,6 +328,8 @@ class Bench:
                 _began(queue.name, what)
                 commands = [(job.at, words_of(job)) for job in jobs]
                 self._add(queue.name, what, *through(queue, commands, self._longest))
+        if not self._is_wanted(HEADGATE):
+            return
         _began(HEADGATE, what)
         with stage("process", on_lab=False) as there:
             ran = there.run(jobs, "headgate").ran.values()
@@ -322,6 +349,8 @@ class Bench:
             for queue in queues:
                 _, makespan, _ = through(queue, [(0.0, ["true"])] * TRIVIAL)
                 self._figures.add(queue.name, {"overhead": makespan / TRIVIAL})
+        if not self._is_wanted(HEADGATE):
+            return
         with stage("process", on_lab=False) as there:
             jobs = [{"name": f"j{number}", "run": "true"} for number in range(TRIVIAL)]
             _headgate(there.variables, there.home, jobs[:1])
@@ -341,6 +370,8 @@ class Bench:
                     continue
                 figures = {f"hand in {count}": seconds, f"memory of {count}": size}
                 self._figures.add(queue.name, figures)
+        if not self._is_wanted(HEADGATE):
+            return
         with stage("process", on_lab=False) as there:
             hold = {"name": "hold", "run": "sleep 1000000"}
             jobs = [{"name": f"j{i}", "run": "true", "after": "hold"} for i in range(count)]
@@ -400,6 +431,7 @@ def main() -> None:
     made.add_argument("--sweep", type=int, default=60, help="jobs of the sweep (default: 60)")
     made.add_argument("--scale", type=float, default=0.3, help="of the epochs (default: 0.3)")
     made.add_argument("--stretch", type=float, default=0.25, help="of the arrivals (default: 0.25)")
+    made.add_argument("--ways", default="", help="the only ones to run, with commas")
     made.add_argument("--counts", default="1000,10000", help="jobs handed in")
     options = made.parse_args()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else Headgate alone is compiled each time
@@ -411,7 +443,8 @@ def main() -> None:
         print("no rows of pueue: found none; name it by --pueue\n")
     figures = Figures()
     path = None if pueue is None else Path(pueue).absolute()
-    bench = Bench(path, figures, 60 * options.longest)
+    ways = frozenset(filter(None, options.ways.split(",")))
+    bench = Bench(path, figures, 60 * options.longest, ways)
     signal.signal(signal.SIGALRM, _over)
     signal.setitimer(signal.ITIMER_REAL, 60 * options.minutes)
     try:
