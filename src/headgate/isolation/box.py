@@ -63,6 +63,11 @@ class EnclosedBox(Box):
         """Whether there is nothing left to change."""
         return self._closed or self._has_ended
 
+    @property
+    def _ends(self) -> bool:
+        """Whether it is to end, or has ended."""
+        return self._ending or self._is_over
+
     def pin(self, cpus: frozenset[int] | None) -> tuple[Uncontrolled, ...]:
         if cpus is not None and not cpus:
             raise IsolationError(
@@ -77,13 +82,13 @@ class EnclosedBox(Box):
 
     def hold(self, by: Holder = Holder.PROOF) -> bool:
         with self._holding:
-            if self._is_over or self._ending:
+            if self._ends:
                 return False
             try:
                 if not self._holders:
                     self._stand_still(_HOLD_SECONDS[by])
             except IsolationError as error:
-                if self._is_over or self._ending:
+                if self._ends:
                     return False
                 raise IsolationError(f"{self.task}: {error}") from error
             self._holders.add(by)
