@@ -22,6 +22,7 @@ from headgate.model.events import (
     MemoryUsed,
     NodeJoined,
     PauseRequested,
+    SlotsStated,
     UnpauseRequested,
     Usage,
     Wake,
@@ -35,10 +36,10 @@ from headgate.policies import EqualPolicy, NoPolicy, Policy
 class Hub(Queueing):
     """A controller as a hub has it, on a node of two cores."""
 
-    def __init__(self, gib: float = 16.0, policy: Policy | None = None) -> None:
+    def __init__(self, gib: float = 16.0, policy: Policy | None = None, cores: float = 2.0) -> None:
         self.controller = live_controller(policy or EqualPolicy())
         self.wake_at = None
-        self.step(0.0, NodeJoined(Node("n", 2.0, int(gib * GIB))))
+        self.step(0.0, NodeJoined(Node("n", cores, int(gib * GIB))))
         self.step(0.0, MemoryUsed("n", gib * GIB, {}))
 
     def hands_in(
@@ -170,8 +171,51 @@ def test_cores_that_other_programs_use_are_not_idle() -> None:
     assert goes_on(7.0, 0.8) == ["j08"], "one second without them may be a moment"
 
 
+def test_one_job_of_a_script_runs_for_each_core_of_those_that_were_handed_in_together() -> None:
+    hub = Hub()
+    assert hub.hands_in(*SIX, script="s") == ["a"]
+    hub.steps(1.5, "a")
+    hub.actions = hub.step(4.0, Usage(TaskId("r/a/worker-0"), 1.0, 100 * MIB))
+    assert names(hub.actions) == ["b"]
+    assert hub.waits("f") == "for a slot: at most 2 jobs of its script at once"
+    assert hub.hands_in("x", "y", run="other", script="s") == ["x", "y"], "of another run"
+    assert hub.ends(9.0, "a") == ["c"]
+    assert names(hub.step(10.0, SlotsStated(8))) == ["d", "e", "f"], "as their user says"
+    hub = Hub()
+    assert hub.hands_in(*SIX, script="s", at_once=3) == ["a"]
+    hub.steps(1.5, "a")
+    assert hub.uses(4.0, "a", 100) == ["b", "c"], "as their user says"
+
+
+def test_more_jobs_of_a_script_run_on_idle_cores() -> None:
+    hub = Hub()
+    hub.hands_in(*MANY, script="s")
+    hub.steps(1.5, "j00")
+    assert hub.uses(4.0, "j00", 100, cores=0.1) == ["j01"]
+    assert hub.uses(5.0, "j00", 100, cores=0.1) == [], "the second is not seen yet"
+    assert hub.uses(8.0, "j01", 100, cores=0.1) == ["j02", "j03"], "twice as many at most"
+    began = [hub.uses(12.0, name, 100, cores=1.0) for name in MANY[:4]]
+    assert began == [[]] * 4
+    assert hub.ends(13.0, "j00") == [], "three of a core each are more than there is room for"
+
+
+def test_another_job_of_a_script_runs_beside_those_that_take_far_longer_than_others() -> None:
+    hub = Hub()
+    hub.hands_in(*MANY, script="s")
+    hub.steps(1.5, "j00")
+    assert hub.uses(4.0, "j00", 100) == ["j01"]
+    assert hub.uses(59.0, "j00", 100) == []
+    assert hub.uses(61.5, "j00", 100) == ["j02"], "it has run for a minute"
+    assert hub.uses(65.0, "j01", 100) == ["j03"]
+    assert hub.ends(101.0, "j00") == []
+    assert hub.uses(102.0, "j01", 100) == [], "jobs of this script take 100 s"
+    assert [hub.ends(103.0, name) for name in ("j03", "j02")] == [[], ["j04"]]
+    assert hub.uses(110.0, "j01", 100) == []
+    assert hub.uses(130.0, "j01", 100) == ["j05"], "twice as long as others took on average"
+
+
 def test_the_first_job_of_a_script_shows_what_the_others_need() -> None:
-    hub = Hub(gib=8.0)
+    hub = Hub(gib=8.0, cores=8.0)
     assert hub.hands_in(*SIX, script="s") == ["a"]
     assert hub.waits("f") == "for the memory that the first job of its script takes"
     assert hub.hands_in("x", run="other", script="t") == ["x"], "another script has its own first"
@@ -184,7 +228,7 @@ def test_the_first_job_of_a_script_shows_what_the_others_need() -> None:
 
 
 def test_a_first_job_that_never_steps_holds_others_back_until_it_grows_no_more() -> None:
-    hub = Hub()
+    hub = Hub(cores=8.0)
     hub.hands_in(*SIX, script="s")
     hub.uses(5.0, "a", 300)
     assert hub.uses(14.0, "a", 300) == []
@@ -192,7 +236,7 @@ def test_a_first_job_that_never_steps_holds_others_back_until_it_grows_no_more()
 
 
 def test_one_that_takes_too_little_for_a_framework_holds_others_back_for_seconds_only() -> None:
-    hub = Hub()
+    hub = Hub(cores=8.0)
     hub.hands_in(*SIX, script="s")
     hub.steps(1.5, "a")
     assert hub.uses(2.0, "a", 60) == ["b", "c", "d", "e", "f"]
@@ -203,7 +247,7 @@ def test_one_that_takes_too_little_for_a_framework_holds_others_back_for_seconds
 
 
 def test_a_first_job_that_grows_on_and_on_holds_others_back_for_a_minute() -> None:
-    hub = Hub()
+    hub = Hub(cores=8.0)
     hub.hands_in(*SIX, script="s")
     assert [hub.uses(now, "a", 10 * now) for now in range(5, 61, 5)] == [[]] * 12
     assert hub.wake_at == 61.0
@@ -211,7 +255,7 @@ def test_a_first_job_that_grows_on_and_on_holds_others_back_for_a_minute() -> No
 
 
 def test_after_one_that_fails_another_is_first() -> None:
-    hub = Hub()
+    hub = Hub(cores=8.0)
     hub.hands_in(*SIX, script="s")
     assert hub.ends(2.0, "a", code=1) == ["b"]
     hub.uses(3.0, "b", 100)
@@ -219,7 +263,7 @@ def test_after_one_that_fails_another_is_first() -> None:
 
 
 def test_one_that_took_ten_times_as_much_as_others_is_soon_forgotten() -> None:
-    hub = Hub(gib=8.0)
+    hub = Hub(gib=8.0, cores=8.0)
     hub.hands_in(*MANY, script="s")
     hub.steps(2.0, "j00")
     hub.uses(2.0, "j00", 4_000)
@@ -233,7 +277,7 @@ def test_one_that_took_ten_times_as_much_as_others_is_soon_forgotten() -> None:
 
 
 def test_others_wait_for_a_job_whose_memory_doubles_late() -> None:
-    hub = Hub(gib=8.0)
+    hub = Hub(gib=8.0, cores=8.0)
     hub.hands_in(*MANY, script="s")
     hub.steps(2.0, "j00")
     hub.uses(2.0, "j00", 1_000)

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import shlex
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ import click
 from headgate import isolation, policies
 from headgate.config import settings
 from headgate.controller import Controller
-from headgate.controller.at_once import CoresInUse, per_core
+from headgate.controller.at_once import CoresInUse, at_least_one, per_core
 from headgate.engines.base import LOCAL
 from headgate.engines.launch import stated_threads
 from headgate.engines.namesakes import Known, kept_out_by
@@ -234,12 +234,19 @@ def show(submission: Submission, policy: str | None, as_json: bool) -> None:
 def _waits(submission: Submission, policy: str, node: Node, home: Path) -> Iterator[str]:
     """How many jobs run at once, and which runs first of those whose memory is not known."""
     jobs = submission.jobs
-    cores = CoresInUse(per_core(policy))
-    cores.have(sum(other.cores for other in submission.nodes or (node,)))
+    in_use = CoresInUse(per_core(policy))
+    cores = sum(other.cores for other in submission.nodes or (node,))
+    in_use.have(cores)
     usual = settings.at_once(submission.environment)
     stated = next((job.at_once for job in reversed(jobs) if job.at_once is not None), usual)
-    most = cores.most if stated is None else stated
     own = {job.name: job.trial for job in jobs if job.trial is not None and job.trial.at_once}
+    most = stated
+    if most is None:
+        alike = Counter(
+            store.script_of(store.key(job, node)) for job in jobs if job.name not in own
+        )
+        of_script = len(jobs) if policy == NoPolicy.name else at_least_one(cores)
+        most = min(in_use.most, sum(min(count, of_script) for count in alike.values()))
     sweeps = {trial.sweep: trial.at_once for trial in own.values()}
     for name, slots in sweeps.items():
         if slots == "auto":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from statistics import fmean
 
 from headgate.model.identifiers import JobId
@@ -13,6 +14,10 @@ _BUSY = 0.9
 _SEEN_SECONDS = 3.0
 """A job's use of cores tells nothing before it has run for this long."""
 _LEAST_CORES = 1e-3
+_LONG_SECONDS, _LONG = 60.0, 2.0
+"""A job that has run for longer than this, and for so many times what jobs of its script took, may
+be far longer than they are: another may run beside it.
+"""
 _NEW_PART = 0.3
 """How much a new reading of what other programs use counts beside those before."""
 
@@ -33,10 +38,13 @@ class CoresInUse:
 
     Attributes:
         most: How many may run now.
+        idle_for: How many more would fill the idle cores, judging by those that run; 0 until the
+            use of all of them is seen.
     """
 
     def __init__(self, per_core: int) -> None:
         self.most = self._per_core = per_core
+        self.idle_for = 0
         self._cores = 1.0
         self._began: dict[JobId, float] = {}
         self._used: dict[JobId, float] = {}
@@ -50,6 +58,7 @@ class CoresInUse:
     def started(self, now: float, job: JobId) -> None:
         """A job has started."""
         self._began[job] = now
+        self.idle_for = 0
 
     def use(self, now: float, job: JobId, cores: float) -> None:
         """A running job uses this many cores."""
@@ -78,7 +87,50 @@ class CoresInUse:
         least, running = max(round(self._per_core * self._cores), 1), len(self._began)
         if running < least:
             self.most = least
-        elif len(self._used) == running:  # else those that started last may fill all that is idle
+        self.idle_for = 0
+        if running and len(self._used) == running:  # else the last may fill all that is idle
             left = _BUSY * self._cores - sum(self._by_others.values())
-            fit = int(left / max(fmean(self._used.values()), _LEAST_CORES))
-            self.most = max(least, min(fit, 2 * running))
+            fit = min(int(left / max(fmean(self._used.values()), _LEAST_CORES)), 2 * running)
+            self.idle_for = max(fit - running, 0)
+            if running >= least:
+                self.most = max(least, fit)
+
+
+class JobsOfScript:
+    """How many jobs of one script of a run may run at once: one for each core. They are about
+    equally long, so that more would slow each other and end none sooner. More run on idle cores,
+    and beside those that have run far longer than others took.
+    """
+
+    def __init__(self) -> None:
+        self._began: dict[JobId, float] = {}
+        self._ended, self._seconds = 0, 0.0
+
+    def started(self, now: float, job: JobId) -> None:
+        """A job has started."""
+        self._began[job] = now
+
+    def ended(self, now: float, job: JobId, is_over: bool) -> None:
+        """A job runs no more; if it is over, what it took tells about the others."""
+        began = self._began.pop(job, None)
+        if began is not None and is_over:
+            self._ended += 1
+            self._seconds += now - began
+
+    def most(self, now: float, cores: float, idle_for: int) -> int:
+        """How many may run now.
+
+        Args:
+            now: Time (s).
+            cores: Cores of all nodes.
+            idle_for: As of `CoresInUse`.
+        """
+        usual = self._seconds / self._ended if self._ended else 0.0
+        seconds = max(_LONG_SECONDS, _LONG * usual)
+        long = takewhile(lambda began: now - began >= seconds, self._began.values())
+        return max(at_least_one(cores) + sum(1 for _ in long), len(self._began) + idle_for)
+
+
+def at_least_one(cores: float) -> int:
+    """One job for each core."""
+    return max(round(cores), 1)

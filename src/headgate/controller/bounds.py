@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headgate.controller.at_once import CoresInUse
+from headgate.controller.at_once import CoresInUse, JobsOfScript, at_least_one
 from headgate.controller.hill_climb import HillClimb
 from headgate.controller.records import JobRecord
-from headgate.controller.slots import ALL, Group, Slots, groups_of
+from headgate.controller.slots import ALL, Group, Slots, groups_of, script_group
 from headgate.model.actions import BoundRun
 from headgate.model.identifiers import JobId
 from headgate.model.reasons import Reason, ReasonKind
@@ -19,11 +19,14 @@ class Bounds:
     Args:
         slots: The slots.
         per_core: Jobs for each core that run at once, whatever they use; None: any number.
+        by_script: Whether those of one script in a run are fewer.
     """
 
-    def __init__(self, slots: Slots, per_core: int | None) -> None:
+    def __init__(self, slots: Slots, per_core: int | None, by_script: bool) -> None:
         self._slots = slots
         self._cores = CoresInUse(per_core) if per_core is not None else None
+        self._by_script = by_script and per_core is not None
+        self._of_script: dict[Group, JobsOfScript] = {}
         self._have = 0.0
         self._scripts: dict[JobId, str] = {}  # of running jobs
         self._stated: int | None = None
@@ -49,7 +52,9 @@ class Bounds:
     def state_all(self, jobs: int | None) -> bool:
         """State how many jobs of all runs together run at once; None: as the cores are for."""
         self._stated = jobs
-        return self._all()
+        for group in self._of_script:
+            self._slots.limit(group, None)
+        return self._all() or self._by_script
 
     def state(self, group: Group, jobs: int | str | None, best: int | None = None) -> bool:
         """State how many jobs of a run or a sweep run at once; None: it has no slots of its own.
@@ -66,7 +71,10 @@ class Bounds:
         return self._slots.limit(group, jobs if isinstance(jobs, int) else None)
 
     def forget(self, run: str) -> None:
-        """Drop the slots of an ended run, and of its sweeps."""
+        """Drop the slots of an ended run, of its sweeps and of its scripts."""
+        for group in [group for group in self._of_script if JobId(group.name).run == run]:
+            del self._of_script[group]
+            self._slots.limit(group, None)
         for group in [group for group in self._slots.own if JobId(group.name).run == run]:
             self.state(group, None)
 
@@ -75,6 +83,9 @@ class Bounds:
         self._scripts[job.id] = job.script
         if self._cores is not None:
             self._cores.started(now, job.id)
+        if self._by_script and job.script:
+            alike = self._of_script.setdefault(script_group(job), JobsOfScript())
+            alike.started(now, job.id)
         for _, climb in self._measured(job):
             climb.started(now, job)
 
@@ -84,6 +95,7 @@ class Bounds:
             used = (task.used for task in job.tasks.values())
             self._cores.use(now, job.id, sum(use.cpu_cores for use in used if use is not None))
         more = self._all()
+        more = self._alike(now, job) or more
         beside = frozenset(self._scripts.values()), self._have
         for group, climb in self._measured(job):
             before = climb.decided
@@ -94,11 +106,14 @@ class Bounds:
                 self._decide(job, climb, group)
         return more
 
-    def ended(self, now: float, job: JobRecord) -> None:
-        """A job has ended."""
+    def ended(self, now: float, job: JobRecord, is_over: bool = True) -> None:
+        """A job has ended, or is frozen."""
         self._scripts.pop(job.id, None)
         if self._cores is not None:
             self._cores.ended(job.id)
+        if self._by_script and (alike := self._of_script.get(script_group(job))) is not None:
+            alike.ended(now, job.id, is_over and job.failure is None)
+            self._alike(now, job)
         for _, climb in self._measured(job):
             climb.ended(now, job)
 
@@ -112,8 +127,18 @@ class Bounds:
             (group, self._climbs[group]) for group, _ in groups_of(job) if group in self._climbs
         )
 
+    def _alike(self, now: float, job: JobRecord) -> bool:
+        """Set the slots of a job's script in its run."""
+        group = script_group(job)
+        alike = self._of_script.get(group)
+        if alike is None or self._cores is None or self._stated is not None:
+            return self._slots.limit(group, None)
+        return self._slots.limit(group, alike.most(now, self._have, self._cores.idle_for))
+
     def _all(self) -> bool:
         usual = self._cores.most if self._cores is not None else None
+        has_usual = self._by_script and self._stated is None
+        self._slots.of_script = at_least_one(self._have) if has_usual else None
         return self._slots.limit(ALL, usual if self._stated is None else self._stated)
 
     def _decide(self, job: JobRecord, climb: HillClimb, group: Group) -> None:

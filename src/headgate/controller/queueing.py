@@ -50,7 +50,8 @@ class Queue:
             running jobs. None: the order alone decides.
         per_core: Jobs for each core that run at once; more do while cores are idle. None: any
             number runs.
-        probes: Where memory is not known, the first job of a script runs before the others.
+        probes: Jobs of one script are taken to be alike: where memory is not known, the first runs
+            before the others, and with `per_core` one for each core runs while none is idle.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Queue:
         self._running = Ranking(order)
         self._preemption = Preemption(order, self._running, self._resources)
         self._changed = False
-        self.bounds = Bounds(self._resources.slots, per_core)
+        self.bounds = Bounds(self._resources.slots, per_core, probes)
         self._probing = Probing(self._resources.slots, probes)
         self._probed: list[JobRecord] = []  # jobs that wait for something else from now on
         self._memory = ClaimedMemory(
@@ -257,7 +258,10 @@ class Queue:
         groups = () if frozen else request.without_probe().groups
         claim.request, self._changed = claim.request._replace(groups=groups), True
         self._resources.slots.take(groups)
-        (self.bounds.ended if frozen else self.bounds.started)(now, job)
+        if frozen:
+            self.bounds.ended(now, job, is_over=False)
+        else:
+            self.bounds.started(now, job)
 
     def can_resume(self) -> None:
         """A running job can be resumed from now on, so that an urgent one may take its room."""

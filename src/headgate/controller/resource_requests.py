@@ -7,7 +7,7 @@ from headgate.controller.grants import Grants
 from headgate.controller.probing import Probing
 from headgate.controller.records import JobRecord
 from headgate.controller.shortage import Shortage
-from headgate.controller.slots import ALL, URGENT, groups_of
+from headgate.controller.slots import ALL, URGENT, groups_of, script_group
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.planning.memory import PROCESS
 
@@ -85,7 +85,8 @@ class ResourceRequests:
         groups = list(groups_of(job))
         if not self._is_bounded and all(jobs is None for _, jobs in groups):
             return request
-        slots = ALL, *(group for group, _ in groups)
+        of_script = (script_group(job),) if job.script and self._is_bounded else ()
+        slots = ALL, *(group for group, _ in groups), *of_script
         if job.spec.urgent:
             return (request or NOTHING)._replace(groups=(*slots, URGENT))
         probed = self._probing.request(job, (request or NOTHING)._replace(groups=slots))

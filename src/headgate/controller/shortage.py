@@ -15,6 +15,7 @@ ShortageKind = Literal[
     "slots",
     "slots-of-run",
     "slots-of-sweep",
+    "slots-of-script",
     "probe",
     "grant",
 ]
@@ -27,8 +28,8 @@ class Shortage:
     Args:
         kind: The missing resource: whole GPUs, node memory or GPU memory. Or a GPU whose present
             use is observed, or a GPU without other jobs if a job or the compute mode demands that.
-            Or a slot among all jobs or those of its run or sweep, or the first use of its script's
-            memory. Or a grant on a machine that users share.
+            Or a slot among all jobs or those of its run, its sweep or its script, or the first use
+            of its script's memory. Or a grant on a machine that users share.
         needs_bytes: Memory that each worker needs; for GPUs, on each GPU.
         count: How many times: workers, or workers times their GPUs. For slots, how many there are.
         node: The node that is short; empty: not settled.
@@ -57,7 +58,7 @@ class Shortage:
     @property
     def of_jobs(self) -> bool:
         """Whether other jobs are the cause by their number alone."""
-        return self.kind in ("slots", "slots-of-run", "slots-of-sweep", "probe")
+        return self.kind.startswith("slots") or self.kind == "probe"
 
     def plain(self) -> Mapping[str, object]:
         """Its kind and its known facts, by name."""

@@ -15,18 +15,23 @@ class Group(NamedTuple):
     """Jobs that share slots.
 
     Args:
-        kind: All jobs, those of a run, those of a sweep, or those of a script whose memory is not
-            known yet.
+        kind: All jobs, those of a run, those of a sweep, those of one script in a run, or those of
+            a script whose memory is not known yet.
         name: The run, the sweep or the script.
     """
 
-    kind: Literal["slots", "slots-of-run", "slots-of-sweep", "probe"]
+    kind: Literal["slots", "slots-of-run", "slots-of-sweep", "slots-of-script", "probe"]
     name: str = ""
 
 
 ALL = Group("slots")
 URGENT = Group("slots", "urgent")
 """Urgent jobs, which need no free slot of all jobs."""
+
+
+def script_group(job: JobRecord) -> Group:
+    """The jobs of a run that run the same script."""
+    return Group("slots-of-script", JobId.of(job.run, job.script))
 
 
 def groups_of(job: JobRecord) -> Iterator[tuple[Group, int | str | None]]:
@@ -41,13 +46,15 @@ def groups_of(job: JobRecord) -> Iterator[tuple[Group, int | str | None]]:
 
 class Slots:
     """Slots of groups, each held by a running job. A run or a sweep with slots of its own needs
-    none of those of all jobs.
+    none of those of all jobs, or of a script.
 
     Attributes:
         own: The runs and sweeps that have slots of their own.
+        of_script: Slots of each script in a run, where no other number is set; None: any number.
     """
 
     def __init__(self) -> None:
+        self.of_script: int | None = None
         self._most: dict[Group, int] = {}
         self.own: set[Group] = set()
         self._taken = Counter[Group]()
@@ -70,10 +77,15 @@ class Slots:
         groups = tuple(groups)
         has_own = URGENT in groups or not self.own.isdisjoint(groups)
         for group in groups:
-            counts = group in self._most and not (group == ALL and has_own)
-            if counts and self._count(group) >= self._most[group]:
+            most = self._limit_of(group)
+            is_usual = group == ALL or group.kind == "slots-of-script"
+            if most is not None and not (is_usual and has_own) and self._count(group) >= most:
                 return group
         return None
+
+    def _limit_of(self, group: Group) -> int | None:
+        usual = self.of_script if group.kind == "slots-of-script" else None
+        return self._most.get(group, usual)
 
     def _count(self, group: Group) -> int:
         if group != ALL:
@@ -82,7 +94,7 @@ class Slots:
 
     def shortage(self, group: Group) -> Shortage:
         """What a job of a full group lacks."""
-        return Shortage(group.kind, count=self._most[group])
+        return Shortage(group.kind, count=self._limit_of(group) or 0)
 
     def take(self, groups: tuple[Group, ...]) -> None:
         """A job of these groups starts."""

@@ -364,9 +364,7 @@ class Cgroups(Enclosure):
                 continue
 
 
-def within(
-    seconds: float, done: Callable[[], bool], given_up: Callable[[], bool] = never
-) -> bool:
+def within(seconds: float, done: Callable[[], bool], given_up: Callable[[], bool] = never) -> bool:
     """Whether `done` becomes true within `seconds`, and before it is `given_up`."""
     deadline = time.monotonic() + seconds
     while not (is_done := done()) and not given_up() and time.monotonic() < deadline:

@@ -65,7 +65,12 @@ def _names(jobs: Sequence[str]) -> str:
     return named if more <= 0 else f"{named} and {more} more"
 
 
-_BOUNDED = {"slots": "", "slots-of-run": "of its run ", "slots-of-sweep": "of its sweep "}
+_BOUNDED = {
+    "slots": "",
+    "slots-of-run": "of its run ",
+    "slots-of-sweep": "of its sweep ",
+    "slots-of-script": "of its script ",
+}
 _TURNS = {
     "others-first": ": there is room, but it would delay a job before it, or a reservation",
     "taking-back": ": what others have of your part is being taken back for it",
