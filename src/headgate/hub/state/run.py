@@ -67,7 +67,7 @@ class LiveRun:
     Attributes:
         ended_before: The jobs that ended under a hub that died.
         values_before: The best value of each job's metric under that, if messages need it.
-        said_of_sweeps: What was told of the script of each sweep.
+        said_of_sweeps: What was told of the script of each sweep: its name, and the reason as JSON.
 
     Raises:
         StorageError: Its folder or store cannot be made.
@@ -96,7 +96,7 @@ class LiveRun:
         self._progress: dict[TaskId, tuple[float, Progress]] = {}
         self._seeds: dict[str, int] = {}
         self._tasks: dict[TaskId, dict[str, Any]] = {}
-        self.said_of_sweeps: list[tuple[str, Reason]] = []
+        self.said_of_sweeps = set[tuple[str, str]]()
         self._specs: dict[int, tuple[Job, str]] = {}
         self._stood: dict[str, tuple[JobState, Job]] = {}  # as last recorded
         with contextlib.ExitStack() as undo:  # a run that cannot begin leaves nothing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -141,10 +142,10 @@ class LiveRuns:
             run.jobs[job].spec.trial if job is not None and reason.kind in _OF_A_SCRIPT else None
         )
         if trial is not None:
-            said = trial.sweep, reason
+            said = trial.sweep, json.dumps(reason.plain(), sort_keys=True)
             if said in run.said_of_sweeps:
                 return
-            run.said_of_sweeps.append(said)
+            run.said_of_sweeps.add(said)
         name = task.of_run if task else None
         self.watchers.tell(run.id, run.event(kind, reason, job, name, **more))
         for listen in self.listeners:
