@@ -51,7 +51,10 @@ def test_without_a_file_or_an_entry_users_have_equal_shares(tmp_path: Path) -> N
     ("text", "problem"),
     [
         ("half_live: 3d", "unknown key 'half_live'; did you mean 'half_life'?"),
-        ("shars: 2", "unknown key 'shars'; did you mean 'shares'? it belongs below `parts:`"),
+        (
+            "shars: 2",
+            "did you mean 'shares'? it belongs in an entry of the list `parts:`",
+        ),
         ("half_life: 0", "line 1: half_life: found 0.0; expected a value greater than 0"),
         ("parts: [{shares: -2}]", "parts[0].shares: found -2"),
         ("parts: [{guaranteed: {cpus: 4}}]", "unknown key 'cpus'; did you mean 'cores'?"),

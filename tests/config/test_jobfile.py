@@ -326,7 +326,12 @@ BAD: Mapping[str, tuple[str, str, str, str]] = {
         "unknown key 'servers'",
         "it belongs below `plan:`",
     ),
-    "count of the job": ("count: 2", "jobs[0]", "unknown key 'count'", "it belongs below `roles:`"),
+    "count of the job": (
+        "count: 2",
+        "jobs[0]",
+        "unknown key 'count'",
+        "it belongs in an entry of the list `roles:`",
+    ),
     "retries of limits": (
         "limits: {retries: 1}",
         "jobs[0].limits",

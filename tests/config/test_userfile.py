@@ -33,6 +33,8 @@ BOMB = "\n".join(
             "nested too deep",
         ),
         ("jobs: !!timestamp x", "expected a list"),
+        ("jobs: {script: x.py}", "expected a list; begin each entry with `- `"),
+        ("script: x.py", "it belongs in an entry of the list `jobs:`"),
         ("jobs: [{run: x, at: !!float x}]", "put text into"),
         ("jobs: [{run: x, at: !!int x}]", "put text into"),
         ("jobs: [{run: x, at: !!bool x}]", "put text into"),

@@ -73,6 +73,13 @@ def _types(hint: Any) -> tuple[Any, ...]:
     return tuple(kind for part in parts for kind in _types(part)) if parts else (hint,)
 
 
+def _is_list(hint: Any) -> bool:
+    """Whether values of a type are lists of models."""
+    if get_origin(hint) in (list, tuple):
+        return True
+    return any(map(_is_list, get_args(hint)))
+
+
 def _is_model(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, BaseModel)
 
@@ -248,6 +255,8 @@ class UserFile:
             )
             if error["type"] in _EXPECTED:
                 cure = f"expected {_EXPECTED[error['type']]}"
+                if error["type"] == "list_type" and isinstance(value, Mapping):
+                    cure += "; begin each entry with `- `"
             self.problem(place, "it is empty" if value is None else f"found {_short(value)}", cure)
         return place
 
@@ -405,11 +414,12 @@ def _elsewhere(
             for other, field in models[name].model_fields.items()
             if other != key
         )
-        if not lacks and not isinstance(model_fields[name].default, list):
+        if not lacks and not _is_list(model_fields[name].annotation):
             text = "..." if isinstance(value, Mapping | list) or value is None else str(value)
             return f"write `{name}: {{{key}: {text}}}`"
     if sections:
-        return f"it belongs below `{sections[0]}:`"
+        is_listed = _is_list(model_fields[sections[0]].annotation)
+        return f"it belongs {'in an entry of the list' if is_listed else 'below'} `{sections[0]}:`"
     for name, outer in zip(reversed(names[:-1]), reversed(names[1:]), strict=True):
         if key in models[name].model_fields:
             return f"it belongs beside `{outer}:`, not below it"
