@@ -128,6 +128,8 @@ class Guest:
             power.cancel()
         if is_last and "over" not in words:
             self.tally.problem("the last start did not come to the end of all jobs")
+        elif "over" in words and not is_last:
+            self.tally.problem(f"boot {self._boots}: the machine went off by itself")
         elif not (is_last or is_early or "ready" in words):
             raise SystemExit(f"boot {self._boots}: no job was there in {BOOT_SECONDS:g} s")
 

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import termios
 import time
+import traceback
 from pathlib import Path
 
 HOME = Path("/home")
@@ -147,6 +148,8 @@ def main() -> None:
     if (worker := os.fork()) == 0:
         try:
             work()
+        except Exception:  # noqa: BLE001  # nobody else shows it
+            tell(problem=traceback.format_exc())
         finally:
             sys.stdout.flush()
             os._exit(0)
