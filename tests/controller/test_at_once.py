@@ -149,7 +149,7 @@ def test_four_jobs_run_for_each_core_and_more_only_while_cores_are_idle() -> Non
     for name in MANY[:8]:
         assert hub.uses(2.0, name, 100, cores=0.02) == [], "too early to tell"
     began = [hub.uses(5.0, name, 100, cores=0.02) for name in MANY[:8]]
-    assert began == [[]] * 7 + [[*MANY[8:16]]]
+    assert began == [[]] * 4 + [[*MANY[8:10]], [*MANY[10:12]], [*MANY[12:14]], [*MANY[14:16]]]
     assert hub.uses(6.0, "j00", 100, cores=0.02) == [], "those that came last are not seen yet"
     busy = [hub.uses(9.0, name, 100, cores=0.25) for name in MANY[:16]]
     assert busy == [[]] * 16
@@ -199,19 +199,37 @@ def test_more_jobs_of_a_script_run_on_idle_cores() -> None:
     assert hub.ends(13.0, "j00") == [], "three of a core each are more than there is room for"
 
 
-def test_another_job_of_a_script_runs_beside_those_that_take_far_longer_than_others() -> None:
+def test_another_job_of_a_script_runs_beside_one_that_takes_far_longer_than_others() -> None:
     hub = Hub()
     hub.hands_in(*MANY, script="s")
     hub.steps(1.5, "j00")
     assert hub.uses(4.0, "j00", 100) == ["j01"]
-    assert hub.uses(59.0, "j00", 100) == []
-    assert hub.uses(61.5, "j00", 100) == ["j02"], "it has run for a minute"
-    assert hub.uses(65.0, "j01", 100) == ["j03"]
-    assert hub.ends(101.0, "j00") == []
-    assert hub.uses(102.0, "j01", 100) == [], "jobs of this script take 100 s"
-    assert [hub.ends(103.0, name) for name in ("j03", "j02")] == [[], ["j04"]]
-    assert hub.uses(110.0, "j01", 100) == []
-    assert hub.uses(130.0, "j01", 100) == ["j05"], "twice as long as others took on average"
+    assert hub.uses(90.0, "j00", 100) == [], "nobody knows how long they take"
+    assert hub.ends(101.0, "j00") == ["j02"]
+    assert hub.ends(102.0, "j02", code=1) == ["j03"]
+    assert hub.uses(190.0, "j01", 100) == [], "one took 100 s; what failed does not tell"
+    assert hub.uses(205.0, "j01", 100) == ["j04"], "it takes twice as long"
+
+
+def test_slots_of_a_sweep_are_none_of_its_script() -> None:
+    hub = Hub()
+    hub.hands_in(*SIX, script="s", trial=SweepTrial("w", {}, at_once=4))
+    hub.steps(1.5, "a")
+    assert hub.uses(4.0, "a", 100) == ["b", "c", "d"]
+    assert hub.hands_in("x", "y", "z", script="s") == ["x", "y"]
+
+
+def test_a_number_that_is_set_counts_at_once_and_again_when_it_is_unset() -> None:
+    hub = Hub()
+    hub.hands_in(*SIX, script="s")
+    hub.steps(1.5, "a")
+    assert hub.uses(4.0, "a", 100) == ["b"]
+    assert names(hub.step(5.0, SlotsStated(3))) == ["c"]
+    assert names(hub.step(6.0, SlotsStated(None))) == []
+    assert [hub.ends(7.0, name) for name in "ab"] == [[], ["d"]], "two, as before"
+    assert names(hub.step(8.0, SlotsStated(None))) == [], "as the next run says again"
+    more = replace(job("c"), at_once=4)
+    assert names(hub.step(9.0, ChangeRequested(JobId("r/c"), more))) == ["e", "f"]
 
 
 def test_the_first_job_of_a_script_shows_what_the_others_need() -> None:

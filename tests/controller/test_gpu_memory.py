@@ -117,7 +117,7 @@ def test_who_fit_together_start_together() -> None:
 
 def test_the_first_job_of_a_script_shows_what_the_others_hold_of_a_gpu() -> None:
     sharing = Sharing(node(24))
-    sharing.queue = Queue(FifoOrder(), gpus_are_shared=True, probes=True)
+    sharing.queue = Queue(FifoOrder(), gpus_are_shared=True, alike=True)
     sharing.controller = Controller(NoPolicy(), sharing.queue)
     sharing.step(0.0, NodeJoined(node(24)))
     sharing.uses({0: 0.0})

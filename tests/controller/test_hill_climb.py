@@ -104,7 +104,7 @@ def test_short_jobs_without_steps_are_counted_by_their_ends() -> None:
 
 def test_jobs_that_neither_step_nor_end_run_as_the_cores_are_for() -> None:
     sweep = Sweep(lambda jobs: 10.0, prints=False)
-    assert sweep.runs(300) == 8
+    assert sweep.runs(300) == 2
     [bound] = sweep.bound
     assert bound.at_once is None
     assert in_words(bound.reason).startswith("neither steps nor ends tell")

@@ -104,7 +104,7 @@ def test_a_pause_that_waits_for_the_kernel_gives_way_to_a_stop(
     monkeypatch.setattr(CgroupsV1, "freeze", freeze)
     with ThreadPoolExecutor(1) as pool:
         pause = pool.submit(box.hold, Holder.PAUSE)
-        waits.wait()
+        assert waits.wait(60)
         box.terminate()
         assert pause.result() is False, "the stop waited until the pause had failed"
 

@@ -17,7 +17,7 @@ import click
 from headgate import isolation, policies
 from headgate.config import settings
 from headgate.controller import Controller
-from headgate.controller.at_once import CoresInUse, at_least_one, per_core
+from headgate.controller.at_once import CoresInUse, one_per_core, per_core
 from headgate.engines.base import LOCAL
 from headgate.engines.launch import stated_threads
 from headgate.engines.namesakes import Known, kept_out_by
@@ -234,6 +234,8 @@ def show(submission: Submission, policy: str | None, as_json: bool) -> None:
 def _waits(submission: Submission, policy: str, node: Node, home: Path) -> Iterator[str]:
     """How many jobs run at once, and which runs first of those whose memory is not known."""
     jobs = submission.jobs
+    keys = {job.name: store.key(job, node) for job in jobs}
+    scripts = {job.name: store.script_name(keys[job.name], job.script) for job in jobs}
     in_use = CoresInUse(per_core(policy))
     cores = sum(other.cores for other in submission.nodes or (node,))
     in_use.have(cores)
@@ -242,10 +244,8 @@ def _waits(submission: Submission, policy: str, node: Node, home: Path) -> Itera
     own = {job.name: job.trial for job in jobs if job.trial is not None and job.trial.at_once}
     most = stated
     if most is None:
-        alike = Counter(
-            store.script_of(store.key(job, node)) for job in jobs if job.name not in own
-        )
-        of_script = len(jobs) if policy == NoPolicy.name else at_least_one(cores)
+        alike = Counter(scripts[job.name] for job in jobs if job.name not in own)
+        of_script = len(jobs) if policy == NoPolicy.name else one_per_core(cores)
         most = min(in_use.most, sum(min(count, of_script) for count in alike.values()))
     sweeps = {trial.sweep: trial.at_once for trial in own.values()}
     for name, slots in sweeps.items():
@@ -266,16 +266,16 @@ def _waits(submission: Submission, policy: str, node: Node, home: Path) -> Itera
     for sweep, stated_rule in rules.items():
         if stated_rule is not None:
             yield f"jobs of sweep {sweep} that fall behind end early, by rule {stated_rule.rule}"
-    scripts: dict[str, list[str]] = {}
+    unknown: dict[str, list[str]] = {}
     for job in jobs if policy != NoPolicy.name else ():
-        key = store.key(job, node)
+        key = keys[job.name]
         script, profile = store.script_of(key), store.load(home / "profiles", key)
         known = EarlierRuns.read(home / "lengths", script, key).memory_bytes() or (
             profile.memory_peak_bytes if profile is not None else None
         )
         if job.limits.memory_bytes is None and known is None:
-            scripts.setdefault(f"{script} {job.script or ''}", []).append(job.name)
-    for first, *others in scripts.values():
+            unknown.setdefault(scripts[job.name], []).append(job.name)
+    for first, *others in unknown.values():
         if others:
             text = f"{counted(len(others), 'other job')} of its script may start"
             yield f"{first} first: once its memory is seen, {text}"

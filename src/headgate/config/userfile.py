@@ -74,7 +74,7 @@ def _types(hint: Any) -> tuple[Any, ...]:
 
 
 def _is_list(hint: Any) -> bool:
-    """Whether values of a type are lists of models."""
+    """Whether values of a type are lists."""
     if get_origin(hint) in (list, tuple):
         return True
     return any(map(_is_list, get_args(hint)))

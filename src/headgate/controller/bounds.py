@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headgate.controller.at_once import CoresInUse, JobsOfScript, at_least_one
+from headgate.controller.at_once import CoresInUse, JobsOfScript, one_per_core
 from headgate.controller.hill_climb import HillClimb
 from headgate.controller.records import JobRecord
 from headgate.controller.slots import ALL, Group, Slots, groups_of, script_group
@@ -51,6 +51,8 @@ class Bounds:
 
     def state_all(self, jobs: int | None) -> bool:
         """State how many jobs of all runs together run at once; None: as the cores are for."""
+        if jobs == self._stated:
+            return False
         self._stated = jobs
         for group in self._of_script:
             self._slots.limit(group, None)
@@ -82,8 +84,9 @@ class Bounds:
         """A job has started."""
         self._scripts[job.id] = job.script
         if self._cores is not None:
-            self._cores.started(now, job.id)
-        if self._by_script and job.script:
+            self._cores.started(now, job.id, job.script)
+            self._all()
+        if self._is_alike(job):
             alike = self._of_script.setdefault(script_group(job), JobsOfScript())
             alike.started(now, job.id)
         for _, climb in self._measured(job):
@@ -94,8 +97,8 @@ class Bounds:
         if self._cores is not None:
             used = (task.used for task in job.tasks.values())
             self._cores.use(now, job.id, sum(use.cpu_cores for use in used if use is not None))
-        more = self._all()
-        more = self._alike(now, job) or more
+        raised = self._all(), self._alike(now, job)
+        more = any(raised)
         beside = frozenset(self._scripts.values()), self._have
         for group, climb in self._measured(job):
             before = climb.decided
@@ -106,13 +109,23 @@ class Bounds:
                 self._decide(job, climb, group)
         return more
 
-    def ended(self, now: float, job: JobRecord, is_over: bool = True) -> None:
-        """A job has ended, or is frozen."""
+    def left(
+        self, now: float, job: JobRecord, done: bool = False, cpu_seconds: float | None = None
+    ) -> None:
+        """A job runs no more.
+
+        Args:
+            now: Time (s).
+            job: Which.
+            done: Whether it has come to its end; else it was stopped, has failed, or is frozen.
+            cpu_seconds: CPU time that it took since it started; None: not known.
+        """
         self._scripts.pop(job.id, None)
         if self._cores is not None:
-            self._cores.ended(job.id)
-        if self._by_script and (alike := self._of_script.get(script_group(job))) is not None:
-            alike.ended(now, job.id, is_over and job.failure is None)
+            self._cores.left(now, job.id, cpu_seconds)
+            self._all()
+        if (alike := self._of_script.get(script_group(job))) is not None:
+            alike.left(now, job.id, done)
             self._alike(now, job)
         for _, climb in self._measured(job):
             climb.ended(now, job)
@@ -131,15 +144,24 @@ class Bounds:
         """Set the slots of a job's script in its run."""
         group = script_group(job)
         alike = self._of_script.get(group)
-        if alike is None or self._cores is None or self._stated is not None:
-            return self._slots.limit(group, None)
-        return self._slots.limit(group, alike.most(now, self._have, self._cores.idle_for))
+        if alike is None or self._stated is not None:
+            return False
+        return self._slots.limit(group, alike.most(now, self._have))
+
+    def _is_alike(self, job: JobRecord) -> bool:
+        """Whether a job is bounded beside others of its script."""
+        has_own = any(group in self._slots.own for group, _ in groups_of(job))
+        return self._by_script and bool(job.script) and not has_own
 
     def _all(self) -> bool:
+        """Set the slots of all jobs without slots of their own, and of each of their scripts."""
         usual = self._cores.most if self._cores is not None else None
         has_usual = self._by_script and self._stated is None
-        self._slots.of_script = at_least_one(self._have) if has_usual else None
-        return self._slots.limit(ALL, usual if self._stated is None else self._stated)
+        self._slots.of_script = one_per_core(self._have) if has_usual else None
+        before = self._slots.idle_for
+        self._slots.idle_for = self._cores.idle_for if self._cores is not None else 0
+        more = self._slots.limit(ALL, usual if self._stated is None else self._stated)
+        return more or self._slots.idle_for > before
 
     def _decide(self, job: JobRecord, climb: HillClimb, group: Group) -> None:
         facts: dict[str, object] = {"jobs": climb.most}

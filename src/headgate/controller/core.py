@@ -90,7 +90,7 @@ def live_controller(
     """
     by_turns = not isinstance(policy, NoPolicy)
     pairing = Pairing(pairs, lambda job: job.spec.name, by_turns)
-    queue = Queue(FifoOrder(), True, seconds, pairing, per_core(policy.name), probes=by_turns)
+    queue = Queue(FifoOrder(), True, seconds, pairing, per_core(policy.name), alike=by_turns)
     return Controller(policy, queue, tracks=True, compares_gpus=True)
 
 

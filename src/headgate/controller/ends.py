@@ -123,7 +123,7 @@ class Ends:
         job.frozen_at = None
         job.limit(None)
         if self._queue is not None:
-            self._queue.ended(pending.now, job)
+            self._queue.ended(pending.now, job, done, exit.cpu_seconds)
         failure, job.failure = job.failure, None
         if job.ends_as is not None:
             code = (failure or exit).shell_code

@@ -20,7 +20,7 @@ from headgate.controller.queue_orders import Claim, Order
 from headgate.controller.records import JobRecord
 from headgate.controller.relocation import Taken, relocate
 from headgate.controller.resource_requests import ResourceRequests
-from headgate.controller.slots import ALL, groups_of
+from headgate.controller.slots import groups_of
 from headgate.controller.start_forecast import StartForecast, forecasts
 from headgate.controller.waiting_jobs import WaitingJobs
 from headgate.model.actions import Action, MarkJob, Resize
@@ -50,8 +50,8 @@ class Queue:
             running jobs. None: the order alone decides.
         per_core: Jobs for each core that run at once; more do while cores are idle. None: any
             number runs.
-        probes: Jobs of one script are taken to be alike: where memory is not known, the first runs
-            before the others, and with `per_core` one for each core runs while none is idle.
+        alike: Jobs of one script are taken to be alike. Where memory is not known, the first runs
+            before the others. With `per_core`, one for each core runs while none is idle.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Queue:
         seconds: Callable[[JobId], float | None] = lambda _: None,
         pairing: Pairing | None = None,
         per_core: int | None = None,
-        probes: bool = False,
+        alike: bool = False,
     ) -> None:
         self.order = order
         self._pairing = pairing
@@ -73,8 +73,8 @@ class Queue:
         self._running = Ranking(order)
         self._preemption = Preemption(order, self._running, self._resources)
         self._changed = False
-        self.bounds = Bounds(self._resources.slots, per_core, probes)
-        self._probing = Probing(self._resources.slots, probes)
+        self.bounds = Bounds(self._resources.slots, per_core, alike)
+        self._probing = Probing(self._resources.slots, alike)
         self._probed: list[JobRecord] = []  # jobs that wait for something else from now on
         self._memory = ClaimedMemory(
             self._claims, self._running, self._resources, self._probing, self._ask_anew
@@ -82,7 +82,12 @@ class Queue:
         self._hindered: _Hindered = lambda job, slots: None
         self._grants = Grants()
         self._requests = ResourceRequests(
-            self._resources, self._probing, self._grants, gpus_are_shared, per_core is not None
+            self._resources,
+            self._probing,
+            self._grants,
+            gpus_are_shared,
+            is_bounded=per_core is not None,
+            by_script=alike and per_core is not None,
         )
 
     @property
@@ -258,10 +263,7 @@ class Queue:
         groups = () if frozen else request.without_probe().groups
         claim.request, self._changed = claim.request._replace(groups=groups), True
         self._resources.slots.take(groups)
-        if frozen:
-            self.bounds.ended(now, job, is_over=False)
-        else:
-            self.bounds.started(now, job)
+        (self.bounds.left if frozen else self.bounds.started)(now, job)
 
     def can_resume(self) -> None:
         """A running job can be resumed from now on, so that an urgent one may take its room."""
@@ -302,9 +304,11 @@ class Queue:
     def _enqueue(self, now: float, claim: Claim) -> None:
         self._waiting.add(self._running.key(claim, now), claim)
 
-    def ended(self, now: float, job: JobRecord) -> None:
-        """The last task of an attempt has ended."""
-        self.bounds.ended(now, job)
+    def ended(
+        self, now: float, job: JobRecord, done: bool, cpu_seconds: float | None = None
+    ) -> None:
+        """The last task of an attempt has ended; arguments as of `Bounds.left`."""
+        self.bounds.left(now, job, done, cpu_seconds)
         claim = self._claims.get(job.id)
         if claim is None or claim.since is None:
             return
@@ -411,10 +415,8 @@ class Queue:
                 actions += self._start(now, claim, slots)
                 admitted.append(claim.job)
                 continue
-            if (full := self._resources.slots.full(claim.request.groups)) is not None:
-                blocked.add(claim.request)  # other groups have slots
-                if full == ALL:  # thousands of runs may wait for one
-                    blocked |= set(filter(self._lacks_slot, self._waiting.requests))
+            if self._lacks_slot(claim.request):  # as thousands of others may
+                blocked |= set(filter(self._lacks_slot, self._waiting.requests))
                 continue
             actions += self._preemption.make_room(now, key, claim)
             if self.order.overtakes:

@@ -25,6 +25,7 @@ class ResourceRequests:
         gpus_are_shared: Jobs take turns on GPUs. A job then asks only for GPU memory, if its need
             is known. Its memory request is the most that it may take, at most the node's memory.
         is_bounded: The number of all running jobs is bounded.
+        by_script: As of `Bounds`.
     """
 
     def __init__(
@@ -34,12 +35,14 @@ class ResourceRequests:
         grants: Grants,
         gpus_are_shared: bool,
         is_bounded: bool,
+        by_script: bool,
     ) -> None:
         self._resources = resources
         self._probing = probing
         self._grants = grants
         self.gpus_are_shared = gpus_are_shared
         self._is_bounded = is_bounded
+        self._by_script = by_script
 
     def of(self, job: JobRecord) -> ResourceRequest | None:
         """What a planned job asks for; None: it need not wait."""
@@ -85,8 +88,10 @@ class ResourceRequests:
         groups = list(groups_of(job))
         if not self._is_bounded and all(jobs is None for _, jobs in groups):
             return request
-        of_script = (script_group(job),) if job.script and self._is_bounded else ()
-        slots = ALL, *(group for group, _ in groups), *of_script
+        slots = ALL, *(group for group, _ in groups)
+        uses_gpus = request is not None and (request.all_gpus or request.on_gpus is not None)
+        if self._by_script and job.script and not uses_gpus:  # GPUs bound those that use them
+            slots = *slots, script_group(job)
         if job.spec.urgent:
             return (request or NOTHING)._replace(groups=(*slots, URGENT))
         probed = self._probing.request(job, (request or NOTHING)._replace(groups=slots))

@@ -23,6 +23,11 @@ class Group(NamedTuple):
     kind: Literal["slots", "slots-of-run", "slots-of-sweep", "slots-of-script", "probe"]
     name: str = ""
 
+    @property
+    def is_usual(self) -> bool:
+        """Whether it binds only jobs whose run and sweep have no slots of their own."""
+        return self.kind == "slots-of-script" or self == ALL
+
 
 ALL = Group("slots")
 URGENT = Group("slots", "urgent")
@@ -51,10 +56,12 @@ class Slots:
     Attributes:
         own: The runs and sweeps that have slots of their own.
         of_script: Slots of each script in a run, where no other number is set; None: any number.
+        idle_for: So many jobs of any script may start beyond those.
     """
 
     def __init__(self) -> None:
         self.of_script: int | None = None
+        self.idle_for = 0
         self._most: dict[Group, int] = {}
         self.own: set[Group] = set()
         self._taken = Counter[Group]()
@@ -64,13 +71,16 @@ class Slots:
         """Set how many jobs of a group may run at once; None: any number. Returns whether that is
         more than before.
         """
-        before = self._most.pop(group, None)
+        before, had_own = self._limit_of(group), group in self.own
+        self._most.pop(group, None)
         self.own.discard(group)
         if most is not None:
             self._most[group] = most
             if group.kind in ("slots-of-run", "slots-of-sweep"):
                 self.own.add(group)
-        return before is not None and (most is None or most > before)
+        after = self._limit_of(group)
+        is_raised = before is not None and (after is None or after > before)
+        return is_raised or (group in self.own and not had_own)
 
     def full(self, groups: Iterable[Group]) -> Group | None:
         """The first of these groups that has no slot left; None: a job of all of them may start."""
@@ -78,8 +88,9 @@ class Slots:
         has_own = URGENT in groups or not self.own.isdisjoint(groups)
         for group in groups:
             most = self._limit_of(group)
-            is_usual = group == ALL or group.kind == "slots-of-script"
-            if most is not None and not (is_usual and has_own) and self._count(group) >= most:
+            if most is None or (group.is_usual and has_own) or self._count(group) < most:
+                continue
+            if group.kind != "slots-of-script" or self.idle_for <= 0:
                 return group
         return None
 
@@ -88,9 +99,11 @@ class Slots:
         return self._most.get(group, usual)
 
     def _count(self, group: Group) -> int:
-        if group != ALL:
+        if not group.is_usual:
             return self._taken[group]
-        return sum(count for of, count in self._holding.items() if self.own.isdisjoint(of))
+        return sum(
+            count for of, count in self._holding.items() if group in of and self.own.isdisjoint(of)
+        )
 
     def shortage(self, group: Group) -> Shortage:
         """What a job of a full group lacks."""
@@ -105,6 +118,9 @@ class Slots:
     def give(self, groups: tuple[Group, ...]) -> None:
         """A job of these groups has ended."""
         self._taken.subtract(groups)
+        for group in groups:
+            if not self._taken[group]:
+                del self._taken[group]
         if groups:
             self._holding[groups] -= 1
             if not self._holding[groups]:

@@ -76,7 +76,7 @@ class StoredKnowledge:
         environment = {**submission.environment, **spec.env}
         if spec.at_once is None and usual == "auto":
             spec = replace(spec, at_once=usual)
-        script = f"{live.script_key} {spec.script or ''}"
+        script = store.script_name(live.profile_key, spec.script)
         measures = "auto" in (spec.at_once, spec.trial.at_once if spec.trial is not None else None)
         return JobSubmitted(
             job,

@@ -49,6 +49,11 @@ def script_of(key: str) -> str:
     return key[:_HALF]
 
 
+def script_name(key: str, script: str | None) -> str:
+    """Names the script of a job, whose arguments may differ, by its key and path."""
+    return f"{script_of(key)} {script or ''}"
+
+
 def others(folder: Path, key: str) -> dict[str, Profile]:
     """The stored profiles of the same script with other arguments and variables, by key."""
     keys = sorted(path.stem for path in folder.glob(f"{script_of(key)}*.json") if path.stem != key)

@@ -268,6 +268,7 @@ class ContainerBox(EnclosedBox):
         return said_shortage(self._used, self._container.where)
 
     def _stand_still(self, seconds: float) -> None:
+        # the daemon says how long it takes, and ends no pause that it began
         try:
             self._daemon.pause(self._container.id)
         except IsolationError as error:
