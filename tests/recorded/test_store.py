@@ -44,6 +44,24 @@ def test_a_row_with_a_primary_key_replaces_the_former(tmp_path: Path) -> None:
         assert [row["state"] for row in reader.rows("jobs")] == ["done"]
 
 
+def test_what_a_power_cut_left_half_written_is_taken_back_by_who_reads(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "run.sqlite")
+    recorder.add("jobs", name="a", state="done")
+    recorder.close()
+    cut = tmp_path / "cut"
+    cut.mkdir()
+    with closing(sqlite3.connect(tmp_path / "run.sqlite")) as db:
+        db.execute("PRAGMA cache_size = 1")  # pages are written before the transaction ends
+        db.execute("UPDATE jobs SET state = 'running'")
+        db.executemany("INSERT INTO meta VALUES (?, ?)", [(f"{i}", "x" * 3000) for i in range(50)])
+        for file in tmp_path.glob("run.sqlite*"):
+            shutil.copy(file, cut)
+    assert (cut / "run.sqlite-journal").exists()
+    with RunReader(cut / "run.sqlite") as reader:
+        assert [row["state"] for row in reader.rows("jobs")] == ["done"]
+        assert "0" not in reader.meta()
+
+
 def test_a_key_that_no_column_has_is_refused(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "run.sqlite")
     with pytest.raises(TypeError, match="colour"):

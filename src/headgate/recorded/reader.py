@@ -7,7 +7,7 @@ import random
 import sqlite3
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
@@ -35,6 +35,12 @@ def told_as_damage(path: Path) -> Iterator[None]:
         ) from error
 
 
+def _is_cut_off(error: BaseException | None) -> bool:
+    """Whether a store cannot be read before somebody who may write has restored it."""
+    code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
+    return code & 0xFF == sqlite3.SQLITE_READONLY
+
+
 class _Stored(Protocol):
     """A record class for rows: a dataclass with a field for each column to read."""
 
@@ -60,14 +66,30 @@ class RunReader:
         self._columns: dict[str, frozenset[str]] = {}
         if not path.is_file():
             raise NotFoundError(f"no recorded data at {path}")
+        try:
+            self._open()
+        except StorageError as error:
+            if not _is_cut_off(error.__cause__):
+                raise
+            self._restore()
+            self._open()
+
+    def _open(self) -> None:
         with self._reading():
-            self._db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=10)
+            self._db = sqlite3.connect(
+                f"{self._path.absolute().as_uri()}?mode=ro", uri=True, timeout=10
+            )
         try:
             with self._reading():
                 self._look()
         except StorageError:
             self._db.close()
             raise
+
+    def _restore(self) -> None:
+        """Have SQLite take back what a power cut has left half written; a reader may not."""
+        with self._reading(), closing(sqlite3.connect(self._path, timeout=10)) as db:
+            db.execute("SELECT count(*) FROM sqlite_master").fetchone()
 
     def _look(self) -> None:
         """Check that this version can read the store."""
