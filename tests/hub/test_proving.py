@@ -45,7 +45,8 @@ pytestmark = pytest.mark.skipif(
 def starts(user: User, *jobs: str) -> str:
     """A run of jobs that say `name: NAME, run: COMMAND, ...`, once all of them make steps."""
     user.write("steps.py", STEPS)
-    user.write("jobs.yaml", "jobs:\n" + "".join(f"  - {{{job}}}\n" for job in jobs))
+    entries = "".join(f"  - {{{job}}}\n" for job in jobs)
+    user.write("jobs.yaml", f"at_once: {len(jobs)}\njobs:\n{entries}")
     run = user.detaches("jobs.yaml")
     for job in jobs:
         user.sees_job(
