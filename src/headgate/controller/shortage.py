@@ -58,7 +58,13 @@ class Shortage:
     @property
     def of_jobs(self) -> bool:
         """Whether other jobs are the cause by their number alone."""
-        return self.kind.startswith("slots") or self.kind == "probe"
+        return self.kind in (
+            "slots",
+            "slots-of-run",
+            "slots-of-sweep",
+            "slots-of-script",
+            "probe",
+        )
 
     def plain(self) -> Mapping[str, object]:
         """Its kind and its known facts, by name."""
