@@ -296,4 +296,5 @@ def test_the_oddest_line_is_made_plain_at_little_cost(line: str) -> None:
         return time.process_time() - started
 
     best = min(seconds() for _ in range(5))
-    assert best < 0.01, f"{best * 1e3:.1f} ms"
+    # The dearest takes 5 ms; one that backtracks takes seconds.
+    assert best < 0.05, f"{best * 1e3:.1f} ms"
