@@ -18,6 +18,10 @@ figures. Jobs of a queue that have not ended after `--longest` are ended; such f
 and are what they would be had these jobs ended just then. The last column compares Headgate with
 the better queue.
 
+Hosts slow their guests down by turns, a tenth and more within minutes. So each of these figures is
+also given as it would be at the machine's usual speed (`_machine_speed.py`); that row tells ways
+apart.
+
 Headgate's hub tells when a job has ended; of the others a shell around each job tells it, before
 the queue knows. After `--minutes` all is ended, and what is whole by then is printed. With the
 defaults, a quiet machine of two cores takes about 40 minutes. Jobs of a draw then take some 5 s
@@ -26,6 +30,7 @@ each on both cores, which is far more than what any of the ways adds.
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
@@ -40,12 +45,15 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import _frame
+import _machine_speed
 import psutil
 from _elastic import KINDS, Job, at_random, stage
+from _machine_speed import Seconds
 
 TRIVIAL = 60
 ONE_THREAD = {
@@ -64,6 +72,33 @@ class OutOfTime(Exception):
 
 class Full(Exception):
     """The queue takes no more jobs."""
+
+
+@dataclass(frozen=True)
+class Went:
+    """How the jobs of a draw went by one way.
+
+    Args:
+        began: s since the epoch.
+        jobs: When each arrived and ended (s since then).
+        is_whole: Whether all ended; else those that did not count as if they had ended just then.
+    """
+
+    began: float
+    jobs: Sequence[tuple[float, float]]
+    is_whole: bool = True
+
+    @property
+    def makespan(self) -> float:
+        return max(end for _, end in self.jobs)
+
+    def figures(self, what: str, pace: Seconds) -> dict[str, float]:
+        """Mean completion and makespan (s), by name."""
+        began = self.began
+        return {
+            f"{what} mean": statistics.mean(pace(began + at, began + end) for at, end in self.jobs),
+            f"{what} makespan": pace(began, began + self.makespan),
+        }
 
 
 class Queue:
@@ -188,13 +223,8 @@ def words_of(job: Job) -> list[str]:
 
 def through(
     queue: Queue, jobs: Sequence[tuple[float, Sequence[str]]], longest: float = math.inf
-) -> tuple[float, float, bool]:
-    """Hand in commands at their times (s), and wait for them for at most `longest` (s).
-
-    Returns:
-        Mean completion and makespan (s), and whether all ended. Else those that did not count as
-        if they had ended then.
-    """
+) -> Went:
+    """Hand in commands at their times (s), and wait for them for at most `longest` (s)."""
     ends = [queue.folder / f"end-{number}" for number in range(len(jobs))]
     began = time.time()
     for end, (at, words) in zip(ends, jobs, strict=True):
@@ -205,8 +235,8 @@ def through(
             break
         time.sleep(0.05)
     ended = [longest if end in left else float(end.read_text()) - began for end in ends]
-    mean = statistics.mean(end - at for end, (at, _) in zip(ended, jobs, strict=True))
-    return mean, max(ended), not left
+    arrived = [at for at, _ in jobs]
+    return Went(began, list(zip(arrived, ended, strict=True)), not left)
 
 
 def memory(processes: Iterator[psutil.Process]) -> float:
@@ -290,9 +320,23 @@ class Bench:
         self, pueue: Path | None, figures: Figures, longest: float, ways: frozenset[str]
     ) -> None:
         self._pueue, self._figures, self._longest, self._ways = pueue, figures, longest, ways
+        self._went: list[tuple[str, str, Went]] = []
 
     def _is_wanted(self, way: str) -> bool:
         return not self._ways or way in self._ways
+
+    def measures(self, options: argparse.Namespace) -> None:
+        """All that was asked for."""
+        for count in filter(None, options.counts.split(",")):
+            self.hands_in(int(count))
+        for seed in range(options.repetitions):
+            print(f"draw {seed + 1} of {options.repetitions}", file=sys.stderr, flush=True)
+            self.trivial()
+            if options.sweep:
+                self.jobs("sweep", sweep(options.sweep, options.scale, seed), False)
+            if options.jobs:
+                jobs = at_random(options.jobs, seed, options.stretch, options.scale)
+                self.jobs("jobs", jobs, seed == 0)
 
     @contextmanager
     def queues(self, only_held: bool = False, at_once: bool = True) -> Iterator[Iterator[Queue]]:
@@ -327,28 +371,34 @@ class Bench:
             for queue in queues:
                 _began(queue.name, what)
                 commands = [(job.at, words_of(job)) for job in jobs]
-                self._add(queue.name, what, *through(queue, commands, self._longest))
+                self._add(queue.name, what, through(queue, commands, self._longest))
         if not self._is_wanted(HEADGATE):
             return
         _began(HEADGATE, what)
         with stage("process", on_lab=False) as there:
-            ran = there.run(jobs, "headgate").ran.values()
-            mean = statistics.mean(job.seconds for job in ran)
-            makespan = max(job.ended for job in ran)
-            self._add(HEADGATE, what, mean, makespan)
+            run = there.run(jobs, "headgate")
+            ends = [(ran.at, ran.ended) for ran in run.ran.values()]
+            self._add(HEADGATE, what, Went(run.began, ends))
 
-    def _add(
-        self, way: str, what: str, mean: float, makespan: float, is_whole: bool = True
-    ) -> None:
-        self._figures.add(way, {f"{what} mean": mean, f"{what} makespan": makespan}, is_whole)
+    def _add(self, way: str, what: str, went: Went) -> None:
+        self._went.append((way, what, went))
+        figures = went.figures(what, lambda start, end: end - start)
+        self._figures.add(way, figures, went.is_whole)
+
+    def at_usual_speed(self, pace: Seconds) -> None:
+        """Add the figures of all draws again, as they would be at the machine's usual speed."""
+        for way, what, went in self._went:
+            figures = went.figures(what, pace).items()
+            usual = {f"{name}, usual": value for name, value in figures}
+            self._figures.add(way, usual, went.is_whole)
 
     def trivial(self) -> None:
         """Run jobs that do nothing by every way."""
         _began("every way", "jobs that do nothing")
         with self.queues() as queues:
             for queue in queues:
-                _, makespan, _ = through(queue, [(0.0, ["true"])] * TRIVIAL)
-                self._figures.add(queue.name, {"overhead": makespan / TRIVIAL})
+                went = through(queue, [(0.0, ["true"])] * TRIVIAL)
+                self._figures.add(queue.name, {"overhead": went.makespan / TRIVIAL})
         if not self._is_wanted(HEADGATE):
             return
         with stage("process", on_lab=False) as there:
@@ -447,29 +497,23 @@ def main() -> None:
     bench = Bench(path, figures, 60 * options.longest, ways)
     signal.signal(signal.SIGALRM, _over)
     signal.setitimer(signal.ITIMER_REAL, 60 * options.minutes)
-    try:
-        with _frame.leaving():
-            for count in filter(None, options.counts.split(",")):
-                bench.hands_in(int(count))
-            for seed in range(options.repetitions):
-                print(f"draw {seed + 1} of {options.repetitions}", file=sys.stderr, flush=True)
-                bench.trivial()
-                if options.sweep:
-                    bench.jobs("sweep", sweep(options.sweep, options.scale, seed), False)
-                if options.jobs:
-                    jobs = at_random(options.jobs, seed, options.stretch, options.scale)
-                    bench.jobs("jobs", jobs, seed == 0)
-    except OutOfTime:
-        print(f"ended after {options.minutes:g} minutes\n")
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        figures.show()
-        content = {
-            "medians": figures.medians(),
-            "values": figures.values,
-            "at least": sorted(figures.at_least),
-        }
-        _frame.write(options.json, "queues", content, "torch", "tensorflow-cpu", "jax")
+    with tempfile.TemporaryDirectory(prefix="hg-pace-") as folder:
+        speed = Path(folder, "speed")
+        try:
+            with _machine_speed.probing(speed), _frame.leaving():
+                bench.measures(options)
+        except OutOfTime:
+            print(f"ended after {options.minutes:g} minutes\n")
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            bench.at_usual_speed(_machine_speed.read(speed))
+            figures.show()
+            content = {
+                "medians": figures.medians(),
+                "values": figures.values,
+                "at least": sorted(figures.at_least),
+            }
+            _frame.write(options.json, "queues", content, "torch", "tensorflow-cpu", "jax")
 
 
 if __name__ == "__main__":
