@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from headgate.cli.live_view import wide_console
+from headgate.cli.patience import telling
 
 _CANNOT_BE_TOLD = 10
 """The exit code if it cannot be told whether the second run is slower."""
@@ -63,7 +64,8 @@ def command(first: str, second: str, limit: float | None, as_json: bool) -> None
     from headgate.client.client import Client
     from headgate.reports import compared
 
-    comparison = Client().compare(first, second).comparison
+    with telling(lambda: f"comparing {first} and {second}"):
+        comparison = Client().compare(first, second).comparison
     if as_json:
         click.echo(json.dumps(compared.as_json(comparison, limit), indent=2))
     elif limit is not None:

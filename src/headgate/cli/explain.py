@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headgate.cli.live_view import wide_console
+from headgate.cli.patience import telling
 from headgate.client.running_jobs import running_jobs
 from headgate.model.errors import HeadgateError, NotFoundError, UsageError
 from headgate.recorded import runs
@@ -83,7 +84,8 @@ def command(
     from headgate.reports.at_stake import sentence
 
     folder, job = _run_and_job(run, job)
-    explanation = explain(folder, job)
+    with telling(lambda: f"explaining {job or folder.name}"):
+        explanation = explain(folder, job)
     if as_json:
         click.echo(json.dumps(explanation.as_json(), indent=2))
         return

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headgate.cli.patience import telling
 from headgate.client.client import Client
 from headgate.model.errors import StorageError, UsageError
 from headgate.model.trackers import Destination, Tracker
@@ -52,7 +53,8 @@ def command(run: str | None, form: str, output: str | None, as_json: bool) -> No
     chosen = Client().find(run)
     to = output or _usual(chosen.id, form)
     try:
-        written = _forms()[form](chosen.recording(), to)
+        with telling(lambda: f"exporting {chosen.id}"):
+            written = _forms()[form](chosen.recording(), to)
     except ImportError as error:
         library = _NEEDS.get(form, form)
         raise UsageError(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from headgate.cli.patience import telling
 from headgate.client.client import Client
 from headgate.model.errors import UsageError
 from headgate.recorded import runs
@@ -60,7 +61,8 @@ def command(
         return
     if with_paths:
         raise UsageError("found --with-paths without --bundle; it says what a bundle holds")
-    report = Client().find(run).report(output)
+    with telling(lambda: "writing the report"):
+        report = Client().find(run).report(output)
     if as_json:
         click.echo(json.dumps({"report": str(report.path), **report.figures()}, indent=2))
     else:
@@ -76,7 +78,8 @@ def _bundle(folder: Path, name: str, with_paths: bool, as_json: bool) -> None:
         raise UsageError(
             f"found --bundle {name}; expected a file *.tar.gz, or --bundle as the last word"
         )
-    path = bundle.write(folder, Path(name or f"headgate-{folder.name}.tar.gz"), with_paths)
+    with telling(lambda: "writing the bundle"):
+        path = bundle.write(folder, Path(name or f"headgate-{folder.name}.tar.gz"), with_paths)
     click.echo(json.dumps({"bundle": str(path)}) if as_json else path)
     if not with_paths:
         click.echo(

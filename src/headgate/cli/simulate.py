@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -16,6 +14,7 @@ import click
 
 from headgate.cli.live_view import print_table
 from headgate.cli.options import Finite
+from headgate.cli.patience import telling
 from headgate.model import units
 from headgate.model.cluster import Cluster, Node
 from headgate.model.errors import StorageError, UsageError
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _LARGEST_LOAD = 1e6
-_PATIENCE_SECONDS = 1.0
-_SAYS_SECONDS = 0.5
 _SHORTEST = 1e-3
 """Shortest time step, in seconds: a simulated clock cannot represent shorter ones after a long
 time.
@@ -299,31 +296,21 @@ def _compare_users(
 
 
 @contextmanager
-def _progress(name: str, count: int) -> Iterator[Callable[[int, float], None] | None]:
-    """A function that prints the progress of a long simulation on a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    says_at, text = time.monotonic() + _PATIENCE_SECONDS, ""
+def _progress(name: str, count: int) -> Iterator[Callable[[int, float], None]]:
+    """A function that takes the progress of a simulation; a terminal shows it."""
+    progress = 0, 0.0
 
     def watch(ended: int, now: float) -> None:
-        nonlocal says_at, text
-        if time.monotonic() >= says_at:
-            says_at = time.monotonic() + _SAYS_SECONDS
-            before, text = (
-                text,
-                (
-                    f"{name}: {ended:,} of {count:,} jobs ended, {units.say_seconds(now)} "
-                    "after the first"
-                ),
-            )
-            click.echo(f"\r{text:<{len(before)}}", err=True, nl=False)
+        nonlocal progress
+        progress = ended, now
 
-    try:
+    def text() -> str:
+        ended, now = progress
+        after = units.say_seconds(now)
+        return f"{name}: {ended:,} of {count:,} jobs ended, {after} after the first"
+
+    with telling(text):
         yield watch
-    finally:
-        if text:
-            click.echo(f"\r{'':<{len(text)}}\r", err=True, nl=False)
 
 
 def _check(names: Sequence[str], shared: bool, output: Path | None) -> None:
