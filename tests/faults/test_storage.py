@@ -73,14 +73,15 @@ def test_a_home_on_a_read_only_disk_is_refused(user: User) -> None:
     assert said.endswith("Read-only file system; set HEADGATE_HOME to a folder you can write")
 
 
+@pytest.mark.parametrize("kind", ["flock", "lockf"])
 def test_a_home_whose_files_cannot_be_locked_is_refused(
-    user: User, monkeypatch: pytest.MonkeyPatch
+    kind: str, user: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def as_nfs_without_its_lock_service(fd: int, how: int) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setenv("HEADGATE_HOME", str(user.folder / "home"))
-    monkeypatch.setattr("fcntl.flock", as_nfs_without_its_lock_service)
+    monkeypatch.setattr(f"fcntl.{kind}", as_nfs_without_its_lock_service)
     with pytest.raises(StorageError, match="cannot be locked: No locks available; two hubs might"):
         clean()
 

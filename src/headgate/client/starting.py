@@ -64,6 +64,8 @@ def _clean(folder: Path) -> None:
             raise
         return  # nothing can be removed, and a hub that runs goes on
     try:
+        fcntl.lockf(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # as SQLite locks stores
+        fcntl.lockf(lock, fcntl.LOCK_UN)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         from headgate.hub.watchdog import (
             leftovers,  # with the sandboxes of tasks: without a hub nobody needs them
