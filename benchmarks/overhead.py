@@ -16,7 +16,8 @@ whoever types.
   script differ too. It takes about four minutes on a machine that is idle.
 - `calls`: import, report, and a step with a prepared model, optimizer and loader; of a model so
   small that little but the overhead is left of it. Under an engine (a bare listener) and under
-  plain `python` it is compared with the same loop without Headgate, taking turns.
+  plain `python` it is compared with the same loop without Headgate, taking turns. Beside it stands
+  what the hub takes to read a line of output, of a log in which every second tells of progress.
 - `watching`: the part of one core that sampling ten tasks once a second takes. Ten real tasks, half
   busy and half idle, are watched by the samplers of a run, first through cgroups, then (in boxes
   without any) through psutil; beside them `dstat` watches the node alone, where it is installed.
@@ -49,6 +50,7 @@ from typing import Any, Literal
 
 import _frame
 import torch
+from tests.output.test_patterns import LINES
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -56,7 +58,9 @@ import headgate.torch as hg
 from headgate.isolation.base import Box, Launch
 from headgate.isolation.process import ProcessIsolation
 from headgate.model.identifiers import TaskId
+from headgate.model.progress_rule import ProgressRule
 from headgate.model.shares import Share
+from headgate.output.patterns import ProgressReader
 from headgate.sampling.base import Target
 from headgate.sampling.round import SamplingRound, samplers
 from headgate.studies.statistics import Ratio, say_ratio
@@ -364,6 +368,17 @@ def report_microseconds() -> float:
     return statistics.median(rounds) * 1e6
 
 
+def line_microseconds() -> float:
+    """Mean microseconds of CPU that reading a line of output takes; median over rounds."""
+    lines = [text for line, _ in LINES for text in (line, "Downloading, 42 of 100 files are done")]
+    reader, rounds = ProgressReader(ProgressRule()), []
+    for _ in range(20):
+        began = time.process_time()
+        reader.feed(lines)
+        rounds.append((time.process_time() - began) / len(lines))
+    return statistics.median(rounds) * 1e6
+
+
 class Loop:
     """A training loop over a tiny model, timed a round at a time."""
 
@@ -422,7 +437,7 @@ def of_the_three_calls(options: argparse.Namespace) -> object:
             hg._door.session.close()
             hg._door.session._channel.close()
         for name in listener.environment():
-            os.environ.pop(name)
+            os.environ.pop(name, None)  # joining took some out
 
     results = {
         "import over torch, ms": import_milliseconds(options.repetitions),
@@ -432,6 +447,7 @@ def of_the_three_calls(options: argparse.Namespace) -> object:
         "added to a step under an engine (report included), µs": watched.microseconds
         - bare.microseconds,
         "added to a step under plain python (report included), µs": added_plain,
+        "a line of output read by the hub, µs": line_microseconds(),
     }
     print(f"medians of {ROUNDS} rounds of {STEPS} steps, and of 5 of {REPORTS:,} reports")
     for name, value in results.items():
