@@ -48,7 +48,7 @@ _LOADED = (
 framework is loaded; a fork is too late.
 """
 _MESSAGE = 1 << 17  # bytes; an environment has to fit
-_START_SECONDS = 100.0
+_START_SECONDS = 300.0
 _imported: dict[str, ModuleType] = {}  # before the first fork
 
 
@@ -157,7 +157,8 @@ class WarmPython:
         with theirs:
             descriptors = [output, output if errors is None else errors, theirs.fileno()]
             socket.send_fds(self._server(env, options), [request], descriptors)
-        status.settimeout(_START_SECONDS)  # the interpreter may still be importing
+        # it may still be importing; one that dies is seen at once
+        status.settimeout(_START_SECONDS)
         try:
             answer, fds, _, _ = socket.recv_fds(status, 64, 1)
         except TimeoutError:
