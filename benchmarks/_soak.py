@@ -96,7 +96,8 @@ class Seen:
         cut_off: How many cuts came while it ran.
         has_ended: Whether it came to its end.
         noted_in: The boot in which it last noted anything, from 1.
-        left_open: How many times a hub showed in later boots that it had not ended.
+        left_open: How many times a hub showed in this boot, after it, that it had not ended.
+        most_left_open: The most of it in one later boot; a cut can come before the hub tells.
         told: The state in which it was shown to have ended.
     """
 
@@ -108,7 +109,14 @@ class Seen:
     has_ended: bool = False
     noted_in: int = 0
     left_open: int = 0
+    most_left_open: int = 0
     told: str | None = None
+
+    def cut(self) -> None:
+        """The power was cut."""
+        self.cut_off += self.is_running
+        self.most_left_open = max(self.most_left_open, self.left_open)
+        self.is_running, self.left_open = False, 0
 
     def expected(self, job: dict[str, Any], boots: int) -> Expected:
         """What is right of the job after these cuts.
@@ -125,7 +133,7 @@ class Seen:
         if not self.noted_in:  # cut off before its first line: its start is on the disk
             return Expected(("failed",) if job["tasks"] else (), (0,), (0,))
         # cut off, or as it ended: the next hub told it
-        is_right = self.noted_in < boots and self.left_open <= LATE_LOOKS
+        is_right = self.noted_in < boots and self.most_left_open <= LATE_LOOKS
         return Expected(("failed",) if is_right else (), (1,), (0, 1))
 
 

@@ -181,9 +181,8 @@ class Guest:
             elif word == "end":
                 job.is_running, job.has_ended = False, True
         for job in self._jobs_seen.values():
-            job.cut_off += job.is_running
             self.facts["jobs cut off"] += job.is_running
-            job.is_running = False
+            job.cut()
 
     def judge(self) -> None:
         """Count what became of all jobs."""

@@ -25,7 +25,7 @@ BOOTS = 5
             Seen({}, ["a begin 0", "a end"], noted_in=2, has_ended=True), True, id="as it ended"
         ),
         pytest.param(
-            Seen({}, ["a begin 0", "a end"], noted_in=2, has_ended=True, left_open=9),
+            Seen({}, ["a begin 0", "a end"], noted_in=2, has_ended=True, most_left_open=9),
             False,
             id="boots after it ended",
         ),
@@ -38,6 +38,18 @@ BOOTS = 5
 )
 def test_a_job_is_lost_only_by_a_cut_that_it_met(seen: Seen, is_right: bool) -> None:
     assert _is_right(seen, tasks=[]) is is_right
+
+
+@pytest.mark.parametrize(("looks", "is_right"), [((2, 1, 2), True), ((1, 3, 0), False)])
+def test_hubs_that_were_cut_off_before_they_told_of_it_are_not_late(
+    looks: tuple[int, ...], is_right: bool
+) -> None:
+    seen = Seen({}, ["a begin 0"], noted_in=1, is_running=True)
+    seen.cut()
+    for open_looks in looks:
+        seen.left_open = open_looks
+        seen.cut()
+    assert (seen.cut_off, _is_right(seen, tasks=[])) == (1, is_right)
 
 
 def test_a_job_whose_start_is_recorded_may_be_lost_before_its_first_line() -> None:
