@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -103,6 +105,27 @@ def test_a_job_that_cannot_have_all_it_takes_holds_nothing_of_it(
     running.ended(small)
     running.release("small")
     running.engine.release(JOB, 1, [FIRST, SECOND])
+    accounts.show(lambda table: table.whole, "all is given back")
+
+
+GIVES_UP = """
+import sys
+import ray
+from ray.util.placement_group import placement_group
+from headgate.engines.ray.removal import Removals
+
+ray.init(sys.argv[1], logging_level="ERROR", log_to_driver=False)
+removals = Removals()
+for _ in range(150):
+    removals.remove([placement_group([{"CPU": 0.5}])])
+removals.wait()
+"""
+
+
+def test_what_is_given_up_while_ray_sets_it_aside_is_not_lost(
+    ray_address: str, accounts: Accounts
+) -> None:
+    subprocess.run([sys.executable, "-c", GIVES_UP, ray_address], check=True, timeout=100)
     accounts.show(lambda table: table.whole, "all is given back")
 
 

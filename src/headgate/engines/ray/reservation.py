@@ -18,10 +18,11 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import ray
-from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from headgate.engines.base import Slot
+from headgate.engines.ray.removal import Removals
 from headgate.engines.remote.wire import Granted, Impossible, Report, ReservationWaits
 from headgate.model.identifiers import TaskId
 
@@ -56,6 +57,7 @@ class Reservations:
     def __init__(self, tell: Callable[[Report], None]) -> None:
         self._tell = tell
         self._open: dict[str, _Reservation] = {}
+        self._removals = Removals()
 
     def reserve(
         self, key: str, slots: Mapping[TaskId, Slot], nodes: Mapping[str, Mapping[str, Any]]
@@ -75,7 +77,7 @@ class Reservations:
         if lacks:
             self._tell(Impossible(key, "; ".join(lacks)))
             return
-        reservation = self._open[key] = _Reservation(key, slots, nodes, self._tell)
+        reservation = self._open[key] = _Reservation(key, slots, nodes, self._tell, self._removals)
         threading.Thread(target=reservation.wait, daemon=True).start()
 
     def release(self, key: str, tasks: Collection[TaskId]) -> None:
@@ -88,6 +90,7 @@ class Reservations:
         for reservation in self._open.values():
             reservation.release(reservation.tasks())
         self._open.clear()
+        self._removals.wait()
 
 
 class _Reservation:
@@ -99,11 +102,13 @@ class _Reservation:
         slots: Mapping[TaskId, Slot],
         nodes: Mapping[str, Mapping[str, Any]],
         tell: Callable[[Report], None],
+        removals: Removals,
     ) -> None:
         self._key = key
         self._slots = dict(slots)
         self._nodes = nodes
         self._tell = tell
+        self._removals = removals
         self._groups: dict[TaskId, Any] = {}
         self._holders: dict[TaskId, Any] = {}
         self._lock = threading.Lock()
@@ -123,8 +128,7 @@ class _Reservation:
                 self._holders.pop(task, None)
             groups = [self._groups.pop(task) for task in tasks if task in self._groups]
             last = not self._slots
-        for group in groups:
-            remove_placement_group(group)
+        self._removals.remove(groups)
         return last
 
     def wait(self) -> None:
@@ -176,7 +180,7 @@ class _Reservation:
             while len(self.tasks()) == len(slots) and not group.wait(_LOOK_SECONDS):
                 self._complain()
         finally:
-            remove_placement_group(group)
+            self._removals.remove([group])
 
     def _set_aside(self, task: TaskId) -> None:
         with self._lock:
@@ -189,7 +193,7 @@ class _Reservation:
             if wanted:
                 self._groups[task] = group
         if not wanted:
-            remove_placement_group(group)
+            self._removals.remove([group])
 
     def _has_group(self, task: TaskId) -> bool:
         """Whether a task has its group, after a short wait; also true if nobody wants it any
@@ -207,8 +211,7 @@ class _Reservation:
     def _give_back(self) -> None:
         with self._lock:
             groups, self._groups = self._groups, {}
-        for group in groups.values():
-            remove_placement_group(group)
+        self._removals.remove(groups.values())
 
     def _complain(self) -> None:
         if not self._told and time.monotonic() - self._began >= PATIENCE_SECONDS:
