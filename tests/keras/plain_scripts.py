@@ -43,7 +43,8 @@ def steps(count: int, *names: str) -> Callable[[Script], Script]:
 
 
 ALL = ("tensorflow", "jax", "torch")
-WAIT = 0.01
+WAIT = 0.05
+"""Seconds that reading a batch takes: far more than a step, behind which it can be hidden."""
 
 
 def classifier(module: Any = None, **options: Any) -> Any:
