@@ -8,7 +8,7 @@ import subprocess
 import pytest
 from tests.hub.user import SECONDS, User
 
-from headgate.recorded import runs
+from headgate.recorded import resuming, runs
 from headgate.testing import wait
 
 WAITS = """
@@ -55,7 +55,7 @@ def test_of_several_resumes_at_once_one_trains(hubs: int, user: User, stopped: s
     asked = [resumes(user, stopped, *each) for each in cpus]
     said = [process.communicate(timeout=SECONDS)[1] for process in asked]
     assert sorted(process.returncode for process in asked) == [0, 2, 2], said
-    assert sum(f"run {stopped} goes on already, as run" in text for text in said) == 2
+    assert sum(f"run {stopped} goes on already, as run" in text for text in said) == 2, said
     assert len(user.json("ps")) == 2
     assert len(user.traces.hubs()) <= hubs
 
@@ -85,6 +85,15 @@ def test_a_run_is_not_resumed_whose_heir_s_heir_runs_or_has_done_it(
             f"it again from its beginning: headgate resume {former} --from-scratch"
         )
     assert user.json("resume", stopped, "--from-scratch")["state"] == "done"
+
+
+def test_an_heir_that_begins_while_it_is_looked_for_is_no_kin_of_another_run(
+    user: User, stopped: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stops(user, user.json("resume", stopped, "--detach")["run"])
+    answers = iter([False, False])  # of the run, of its heir; whatever asks again finds it alive
+    monkeypatch.setattr(runs, "alive", lambda run: next(answers, True))
+    resuming.check_ended(user.home / "runs" / stopped)
 
 
 @pytest.mark.slow

@@ -127,18 +127,16 @@ def check_ended(run: Path) -> None:
         raise UsageError(f"run {run.name} is gone; `headgate ps` lists the runs there are")
     if runs.alive(run):
         raise UsageError(f"run {run.name} is running; watch it with: headgate attach {run.name}")
-    for heir in runs.heirs(run):
-        if runs.alive(heir):
-            goes_on = f"run {run.name} goes on already, as run {heir.name}"
-            raise UsageError(f"{goes_on}; watch it with: headgate attach {heir.name}")
     [*_, first] = runs.lineage(run)
-    for kin in runs.heirs(first):
-        if runs.alive(kin):
-            goes_on = (
-                f"run {first.name}, which run {run.name} went on from, goes on already, "
-                f"as run {kin.name}"
-            )
-            raise UsageError(f"{goes_on}; watch it with: headgate attach {kin.name}")
+    living = [kin for kin in runs.heirs(first) if runs.alive(kin)]
+    heirs = runs.heirs(run)
+    for kin in sorted(living, key=lambda kin: kin not in heirs):
+        of = f"run {run.name}"
+        if kin not in heirs:
+            of = f"run {first.name}, which {of} went on from,"
+        raise UsageError(
+            f"{of} goes on already, as run {kin.name}; watch it with: headgate attach {kin.name}"
+        )
 
 
 def check_left(run: Path, jobs: Collection[str], again: Collection[str]) -> None:

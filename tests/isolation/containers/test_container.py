@@ -20,6 +20,7 @@ from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from tests.dockerd import own_dockerd
@@ -561,7 +562,7 @@ def test_a_task_is_lost_with_the_daemon_and_its_container_goes_once_that_is_back
 
 
 def test_how_a_task_ended_while_the_daemon_was_away_is_told_once_that_is_back(
-    run: Run, tmp_path: Path
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     os.mkfifo(tmp_path / "in")
     reads = launch("trap 'exit 0' TERM; echo ready; read code < in; exit $code", tmp_path)
@@ -569,7 +570,16 @@ def test_how_a_task_ended_while_the_daemon_was_away_is_told_once_that_is_back(
         isolation = ContainerIsolation(GROUP, daemon=dockerd.url)
         task = run(isolation, reads)
         task.said("ready")
+        noticed, reattach = threading.Event(), task.box._watch._again  # type: ignore[attr-defined]
+
+        def again() -> int | None:
+            noticed.set()
+            return cast("int | None", reattach())
+
+        monkeypatch.setattr(task.box._watch, "_again", again)  # type: ignore[attr-defined]
         dockerd.kill()
+        # had it ended before that was noticed, the daemon might have asked it to end
+        assert noticed.wait(60)
         (tmp_path / "in").write_text("3\n")
         wait.until(lambda: processes.look(task.box.pid) is None, what="its end")
         dockerd.start()
