@@ -26,9 +26,11 @@ class Follower:
 
     Args:
         tell: Called with each message, from several threads: those of `Watch.follow`, each with
-            `run`. With `{"type": "gone"}` once a run's hub is gone without a word of its end; with
-            `{"type": "silent"}` and the reason as `text` while a hub cannot be followed. With
-            `{"type": "hub"}`, the hub's name and its `pid` while it is followed, and None then.
+            `run`. With `{"type": "attached"}` once the store of a run has what happened before its
+            first message. With `{"type": "gone"}` once a run's hub is gone without a word of its
+            end; with `{"type": "silent"}` and the reason as `text` while a hub cannot be followed.
+            With `{"type": "hub"}`, the hub's name and its `pid` while it is followed, and None
+            then.
     """
 
     def __init__(self, tell: Told) -> None:
@@ -101,10 +103,10 @@ class Follower:
                     attached -= ended
                     for run in set(running) - attached - ended:
                         attached.add(run)
-                        hub.send("attach", run=run)
+                        hub.send("attach", run=run, written=True)
                     if not running and not attached:
                         return
-                case {"type": "snapshot" | "event" | "end", "run": _}:
+                case {"type": "attached" | "snapshot" | "event" | "end", "run": _}:
                     self._tell(message)
                 case {"type": "reported", "run": run}:
                     self._tell(message)

@@ -18,6 +18,7 @@ import sys
 import time
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,8 @@ _log = logging.getLogger("headgate.hub.server")  # this module runs as `__main__
 PROTOCOL = 1
 HELLO_SECONDS = 30.0
 """Most seconds until a client's hello."""
+WRITTEN_SECONDS = 5.0
+"""Longest wait of a client that attaches for what happened before to be in the run's store."""
 LOG = "messages.log"
 """Log of Headgate's modules in a hub's folder, if logging is on."""
 LOG_BYTES = 4 * 2**20
@@ -198,7 +201,7 @@ class HubServer:
                     )
                 return {"type": "submitted", "run": submitted.id, "path": str(submitted.folder)}
             case "attach" | "prove" if run in self._hub.runs:
-                return self._attach(run, request, lambda message: _show(writer, message), closers)
+                return await self._attach(run, request, partial(_show, writer), closers)
             case "stop" | "checkpoint" | "pause" | "unpause" if run in self._hub.runs:
                 return await self._order(run, request, _names(request))
             case "change" if run in self._hub.runs:
@@ -249,14 +252,18 @@ class HubServer:
             variables.write(run.folder, submission.environment)
         return run
 
-    def _attach(
+    async def _attach(
         self, run: str, request: Mapping[str, Any], show: Watcher, closers: list[Callable[[], None]]
     ) -> dict[str, Any]:
         """Send a client all messages of a run from now on, or start a proof that ends when the
         client leaves.
+
+        If it asks for `written`, what happened before is in the run's store once it is answered.
         """
         if request["op"] == "attach":
             closers.append(self._hub.watchers.add(run, show))
+            if request.get("written") and not (live := self._hub.runs[run]).ended:
+                await asyncio.to_thread(live.recorder.flush, WRITTEN_SECONDS)
             return {"type": "attached", "run": run}
         most = request.get("most")
         if not isinstance(most, float | int):

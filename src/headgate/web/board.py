@@ -74,6 +74,7 @@ class Board:
 
     def __init__(self) -> None:
         self._runs: dict[str, _Run] = {}
+        self._attached: set[str] = set()
         self._sent: dict[str, _Run] = {}
         self._events: deque[dict[str, Any]] = deque(maxlen=MOST_EVENTS)
         self._unsent: list[dict[str, Any]] = []
@@ -92,6 +93,11 @@ class Board:
     def runs(self) -> tuple[str, ...]:
         """The ids of live runs."""
         return tuple(self._runs)
+
+    @property
+    def attached_runs(self) -> tuple[str, ...]:
+        """Those of them whose stores have what happened before the first message of their hub."""
+        return tuple(run for run in self._runs if run in self._attached)
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -113,6 +119,8 @@ class Board:
         """Take in what a hub told; see `Follower`."""
         run = str(message["run"])
         match message["type"]:
+            case "attached":
+                self._attached.add(run)
             case "snapshot" | "end":
                 self._facts["trouble"] = ""
                 self._count_ends(run, message)
@@ -130,6 +138,7 @@ class Board:
                 self.publish()  # how it ended is sent before it is gone
                 self.lost_runs += kind == "gone" and run in self._runs
                 self._runs.pop(run, None)
+                self._attached.discard(run)
             case "hub":
                 self.hubs.pop(message["hub"], None)
                 if message["pid"] is not None:

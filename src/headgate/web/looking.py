@@ -77,9 +77,10 @@ class Lookout:
         while True:
             began = time.monotonic()
             nodes: dict[str, dict[str, Any]] = {}
-            self._seen.intersection_update(self._board.runs)
-            self._predicted = {id: self._predicted.get(id, 0) for id in self._board.runs}
-            for id in self._board.runs:
+            attached = self._board.attached_runs
+            self._seen.intersection_update(attached)
+            self._predicted = {id: self._predicted.get(id, 0) for id in attached}
+            for id in attached:
                 run = await _looked_up(self._client.find, id)
                 if run is not None:
                     await self._look_at(run)
@@ -95,7 +96,7 @@ class Lookout:
     async def _wait(self, seconds: float) -> None:
         """Wait until the next look: so long, or until there is a run that was not looked at."""
         until = time.monotonic() + seconds
-        while time.monotonic() < until and self._seen.issuperset(self._board.runs):
+        while time.monotonic() < until and self._seen.issuperset(self._board.attached_runs):
             await asyncio.sleep(PUBLISH_SECONDS)
 
     async def _look_at(self, run: Run) -> None:
