@@ -200,10 +200,10 @@ def test_everybody_is_let_go_also_whose_place_is_full() -> None:
 def test_runs_are_attached_once_their_hub_says_so_and_until_they_are_gone() -> None:
     board = Board()
     board.take({"type": "attached", "run": "r"})
-    assert board.attached_runs == ()  # nothing is known of it yet
+    assert list(board.attached_runs) == []  # nothing is known of it yet
     board.take(snapshot(job(), run="r"))
     board.take(snapshot(job(), run="s"))
-    assert (board.runs, board.attached_runs) == (("r", "s"), ("r",))
+    assert (list(board.runs), list(board.attached_runs)) == (["r", "s"], ["r"])
     board.take({"type": "gone", "run": "r"})
     board.take(snapshot(job(), run="r"))
-    assert board.attached_runs == ()
+    assert list(board.attached_runs) == []
