@@ -5,6 +5,7 @@ from __future__ import annotations
 import cProfile
 import pstats
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tests.diagnosis.made_up import MadeUp, recording
 
 from headgate import __version__
 from headgate.cli.dry_run import planned, starts
+from headgate.cli.explain import command as explain
 from headgate.cli.status import command
 from headgate.diagnosis.accounts import Account, accounts
 from headgate.diagnosis.attribution import OTHERS, REST
@@ -22,6 +24,7 @@ from headgate.model.jobs import Job
 from headgate.recorded.recording import Recording, read
 from headgate.recorded.runs import STORE
 from headgate.reports import html, run_verdicts
+from headgate.reports.explained import MORE
 from headgate.sampling import machine
 
 SLOWED = MadeUp(ran=0.5, waited=0.5, end=20)
@@ -131,6 +134,35 @@ def test_of_very_many_jobs_a_page_and_status_show_those_that_failed_and_say_how_
     shown = CliRunner().invoke(command, catch_exceptions=False).stdout
     assert "... and 50 more of 150 jobs (149 done, 1 failed); --json has all" in shown
     assert "j149" in shown
+
+
+def test_of_very_many_jobs_those_that_lost_most_are_explained_in_full_and_the_others_together(
+    home: Path,
+) -> None:
+    folder = home / "runs" / "20260101-000000-aaaa"
+    folder.mkdir(parents=True)
+    jobs = {f"h{i}": MadeUp(ran=1.0, start=8 * i, end=8 * i + 8) for i in range(30)}
+    jobs |= {name: replace(SLOWED, start=250, end=270) for name in ("a", "b")}
+    jobs["f"] = MadeUp(ran=0.01, start=37, end=38, failed="exit code 3")
+    recording(folder / STORE, jobs)
+
+    def explains(*words: str) -> list[str]:
+        shown = CliRunner().invoke(explain, [folder.name, *words], catch_exceptions=False)
+        return shown.stdout.splitlines()
+
+    def accounts_of(lines: list[str]) -> list[str]:
+        """The first lines of those that have one."""
+        ends = [i for i, line in enumerate(lines) if line.startswith("  Where its time went")]
+        return [next(line for line in lines[end::-1] if line[:1].strip()) for end in ends]
+
+    lines = explains()
+    first, *others = accounts_of(lines)
+    assert first.startswith("f failed")
+    assert {line.split(" ")[0] for line in others} == {"a", "b"}
+    assert "31 jobs waited to start for 8 s to 4 min 10 s." in lines
+    assert MORE in lines
+    assert len(accounts_of(explains("--full"))) == 33
+    assert len(accounts_of(explains("h7"))) == 1
 
 
 def test_of_very_many_jobs_that_go_on_a_few_are_looked_at_and_told_as_among_all(home: Path) -> None:

@@ -46,3 +46,12 @@ def test_beside_a_job_with_a_figure_one_without_has_a_dash() -> None:
     assert header.split("  ")[-1].strip() == "Against"
     assert cells(first) == ["a", "0.5", "–", "–"]
     assert cells(second) == ["c", "0.5", "80 %", "70 % to 90 %", "3 runs alone"]
+
+
+def test_of_very_many_jobs_those_are_told_that_got_least_of_their_share() -> None:
+    jobs = [replace(KNOWN, job=f"j{i}", got=0.5 + i / 1000, high=0.9) for i in range(40)]
+    lines = told(*jobs)
+    assert [cells(line)[0] for line in lines[1:7]] == [f"j{i}" for i in range(6)]
+    assert lines[7] == "  and 34 more jobs"
+    assert [line.split(" ")[0] for line in lines[9:15]] == [f"j{i}" for i in range(6)]
+    assert lines[15] == "34 more jobs got less than theirs, too."

@@ -47,10 +47,12 @@ def _fraction(_: click.Context, __: click.Parameter, text: str | None) -> float 
     callback=_fraction,
     help="With --prove: the part of its time that a job may be held, up to 25%.  [default: 2%]",
 )
+@click.option("--full", is_flag=True, help="Print the account of each job, also of very many.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def command(
     run: str | None,
     job: str | None,
+    full: bool,
     prove: bool,
     neighbour: str | None,
     pause_at_most: float | None,
@@ -60,7 +62,7 @@ def command(
     more of each resource would buy.
 
     If jobs ran at the same time, also say whether each got its share of the machines, and whether
-    one took most.
+    one took most. Of more than 24 jobs, the accounts of those that lost most are printed.
 
     RUN is a run's id or part of it; by default the latest. A job's name alone means the latest run
     with that job. You can explain a run that still goes on.
@@ -90,13 +92,17 @@ def command(
         click.echo(json.dumps(explanation.as_json(), indent=2))
         return
     console = wide_console()
-    explained.tell(list(explanation.accounts), console)
+    explained.tell(list(explanation.accounts), console, full=full)
     states = {summary.name: summary.state for summary in runs.summary(folder).jobs}
-    for name, stake in explanation.at_stake.items():
+    stakes = list(explanation.at_stake.items())
+    shown = stakes if full else stakes[: explained.MOST_IN_FULL]
+    for name, stake in shown:
         console.print(sentence(stake, states[name] not in ENDED), soft_wrap=True)
+    if len(shown) < len(stakes):
+        console.print(f"{len(stakes) - len(shown)} more jobs save checkpoints of their own.")
     if job is None and explanation.sharing is not None:
         console.print()
-        sharing.tell(explanation.sharing, console)
+        sharing.tell(explanation.sharing, console, full=full)
 
 
 def _prove(

@@ -37,6 +37,9 @@ from headgate.reports.words import MISSING, culprit_named, listed, say_moment
 SPEED_COLUMNS = ("× 1.25", "× 2", "No limit")
 _MOST_WITH_HISTORY = 24
 """Most jobs that are compared with earlier runs."""
+MOST_IN_FULL = 24
+"""Most jobs whose accounts are all printed unasked."""
+MORE = "`headgate explain JOB` has the account of one job, `headgate explain --full` those of all."
 _MOST_SAID = 10
 _MOST_LINES = 6
 _FEW_ALIKE = 2
@@ -174,24 +177,56 @@ def _job(account: Account) -> dict[str, Any]:
     }
 
 
-def tell(accounts: Sequence[Account], console: Console) -> None:
+def tell(accounts: Sequence[Account], console: Console, *, full: bool = False) -> None:
     """Print each job's verdict, reason and next step, how it spent its time, and to whom it lost
-    time.
+    time. Of very many jobs, only those that lost most, unless `full`, and a line for those alike.
     """
-    for index, account in enumerate(accounts):
-        if index:
-            console.print()
-        for line in headline(account):
-            console.print(line, soft_wrap=True)
-        console.print(_parts(account))
-        if account.losses:
-            console.print(_losses(account))
-        if account.around.speedups.figures:
-            console.print(_bought(account.around.speedups))
-        for reason, resources in account.around.speedups.reasons().items():
-            text = f"No figure for more of {listed(resources)}"
-            reason_text = no_figure(reason, account.around.speedups)
-            console.print(Text(f"  {text}: {reason_text}."), soft_wrap=True)
+    if full or len(accounts) <= MOST_IN_FULL:
+        for index, account in enumerate(accounts):
+            if index:
+                console.print()
+            _tell_job(account, console)
+        return
+    lossy = [account for account in accounts if _loss_once_begun(account) > (False, 0.0)]
+    first = sorted(lossy, key=_loss_once_begun, reverse=True)[:_MOST_LINES]
+    for account in first:
+        _tell_job(account, console)
+        console.print()
+    lines, advice = headlines(accounts)
+    told = {account.job for account in first}
+    folded = _folded([line for line in lines if line.worth_a_line])
+    together = [line.why for line, jobs in folded if jobs > 1]
+    left = sum(jobs == 1 and line.job not in told for line, jobs in folded)
+    others = [f"{_left_out(left)}."] if left else []
+    for text in (*together, *others, *_told_together(lines, advice), MORE):
+        console.print(Text(text), soft_wrap=True)
+
+
+def _loss_once_begun(account: Account) -> tuple[bool, float]:
+    """Sort key: jobs that failed, then by the seconds that the dearest cause cost a job after its
+    start.
+    """
+    found = findings(account)
+    costs = (
+        finding.cost.high
+        for finding in found
+        if finding.kind.has_cost and not isinstance(finding.facts, WaitedFacts)
+    )
+    return found[0].kind is FindingKind.FAILED, max(costs, default=0.0)
+
+
+def _tell_job(account: Account, console: Console) -> None:
+    for line in headline(account):
+        console.print(line, soft_wrap=True)
+    console.print(_parts(account))
+    if account.losses:
+        console.print(_losses(account))
+    if account.around.speedups.figures:
+        console.print(_bought(account.around.speedups))
+    for reason, resources in account.around.speedups.reasons().items():
+        text = f"No figure for more of {listed(resources)}"
+        reason_text = no_figure(reason, account.around.speedups)
+        console.print(Text(f"  {text}: {reason_text}."), soft_wrap=True)
 
 
 def headline(account: Account) -> list[Text]:
@@ -307,23 +342,28 @@ def as_lines(accounts: Sequence[Account]) -> list[tuple[str, bool]]:
     very many.
     """
     lines, advice = headlines(accounts)
-    held = [line for line in lines if line.worth_a_line]
-    folded = _folded(held)
+    folded = _folded([line for line in lines if line.worth_a_line])
     texts = [(_line(line), line.failed) for line, _ in folded[:_MOST_LINES]]
-    if left := sum(jobs for _, jobs in folded[_MOST_LINES:]):
-        more = counted(left, "more job")
-        texts.append(
-            (f"{more} failed or were held back, or may have been: see `headgate explain`.", False)
-        )
-    texts += [(f"For {listed(alike.jobs)}: {alike.text}", False) for alike in advice]
+    left = sum(jobs for _, jobs in folded[_MOST_LINES:])
+    more = [f"{_left_out(left)}: see `headgate explain`."] if left else []
+    return texts + [(text, False) for text in (*more, *_told_together(lines, advice))]
+
+
+def _left_out(jobs: int) -> str:
+    return f"{counted(jobs, 'more job')} failed or were held back, or may have been"
+
+
+def _told_together(lines: Sequence[Headline], advice: Sequence[Advice]) -> list[str]:
+    """What is said of several jobs at once: their advice, and that nothing held them back."""
+    texts = [f"For {listed(alike.jobs)}: {alike.text}" for alike in advice]
     for kind, more in (
         (FindingKind.HEALTHY, ""),
-        (FindingKind.NOT_KNOWN, " `headgate explain` says what is missing."),
+        (FindingKind.NOT_KNOWN, " `headgate explain JOB` says what is missing."),
     ):
         if jobs := [
             line.job for line in lines if line.finding.kind is kind and not line.worth_a_line
         ]:
-            texts.append((f"{kind}: {listed(jobs)}.{more}", False))
+            texts.append(f"{kind}: {listed(jobs)}.{more}")
     return texts
 
 

@@ -21,6 +21,7 @@ from headgate.diagnosis.fairness import (
 from headgate.diagnosis.fairness import sharing as found_of
 from headgate.model.units import counted, say_percent
 from headgate.recorded.recording import Recording
+from headgate.reports.explained import MOST_IN_FULL
 from headgate.reports.history import OtherRuns
 from headgate.reports.templates import Markup, render
 from headgate.reports.words import MISSING, listed
@@ -34,6 +35,8 @@ _LACKS: Mapping[MissingRate | None, str] = {
         "Headgate use less than a tenth of the cores"
     ),
 }
+_MOST_ROWS = 6
+"""Rows of very many jobs."""
 _SLICE_MOST = 0.95
 """A share above this fraction of a job's nodes is no slice."""
 
@@ -72,8 +75,14 @@ def as_json(sharing: RunSharing | None) -> dict[str, Any] | None:
     return {**asdict(sharing), "jobs": jobs}
 
 
-def tell(sharing: RunSharing, console: Console) -> None:
-    """Print a row for each job, then sentences about all of them."""
+def tell(sharing: RunSharing, console: Console, *, full: bool = False) -> None:
+    """Print a row for each job, then sentences about all of them. Of very many jobs, rows of those
+    that got least of their share, unless `full`.
+    """
+    rows = sharing.jobs
+    if not full and len(rows) > MOST_IN_FULL:
+        least = sorted(rows, key=lambda job: 1.0 if job.got is None else job.got)
+        rows = tuple(least[:_MOST_ROWS])
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("Its share")
     known = any(job.got is not None for job in sharing.jobs)
@@ -81,11 +90,13 @@ def tell(sharing: RunSharing, console: Console) -> None:
         table.add_column(name, justify="right")
     if known:
         table.add_column("Against")
-    for job in sharing.jobs:
+    for job in rows:
         part = say_percent(job.got) if job.got is not None else MISSING
         got = (part, band(job), against(job)) if known else ()
         table.add_row(Text(job.job), f"{job.machines:.2g}", *got)
     console.print(table)
+    if len(rows) < len(sharing.jobs):
+        console.print(f"  and {len(sharing.jobs) - len(rows)} more jobs")
     for sentence in sentences(sharing):
         console.print(Text(sentence), soft_wrap=not console.is_terminal)
 
@@ -124,11 +135,15 @@ def sentences(sharing: RunSharing) -> list[str]:
     """Sentences about jobs that got less than their share, or dominated a scarce resource."""
     where = "one machine" if sharing.machines == 1 else f"{sharing.machines} machines"
     lines = [f"Up to {sharing.most_jobs} jobs at a time shared {where}."]
-    lines += [
-        f"{job.job} got {say_percent(job.got)} of what its share gives ({band(job)})."
+    short = [
+        (job.got, f"{job.job} got {say_percent(job.got)} of what its share gives ({band(job)}).")
         for job in sharing.jobs
         if job.got is not None and job.high is not None and job.high < 1.0
     ]
+    if len(short) > MOST_IN_FULL:
+        left = len(short) - _MOST_ROWS
+        short = [*sorted(short)[:_MOST_ROWS], (1.0, f"{left} more jobs got less than theirs, too.")]
+    lines += [sentence for _, sentence in short]
     for kind, missing in _LACKS.items():
         if names := [job.job for job in sharing.jobs if job.lacks is kind]:
             lines.append(f"What {listed(names)} got of it is not known: it takes {missing}.")
