@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from tests.diagnosis.made_up import Course, MadeUp, recording
 
-from headgate.diagnosis.accounts import Account, accounts
+from headgate.diagnosis.account import Account
+from headgate.diagnosis.accounts import accounts
 from headgate.diagnosis.findings import MissingKind, MissingReading
 from headgate.recorded.jobs import Phase
 from headgate.recorded.proofs import OUTCOMES, Gain, Proof

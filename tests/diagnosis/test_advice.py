@@ -12,7 +12,8 @@ import pytest
 from tests.diagnosis.made_up import MadeUp, recording, typed
 from tests.diagnosis.test_own_causes import QUICK, several
 
-from headgate.diagnosis.accounts import Account, accounts
+from headgate.diagnosis.account import Account
+from headgate.diagnosis.accounts import accounts
 from headgate.diagnosis.findings import FindingKind
 from headgate.diagnosis.remedies import AloneFacts, NodesFacts, Remedy, RemedyKind, RoleFacts
 from headgate.diagnosis.verdicts import verdict

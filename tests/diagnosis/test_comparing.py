@@ -10,7 +10,8 @@ import pytest
 from tests.diagnosis.courses import COURSES, KINDS, drawn, presences, recorded
 from tests.diagnosis.scheduled import Machine, Neighbour, Training
 
-from headgate.diagnosis.accounts import Account, accounts
+from headgate.diagnosis.account import Account
+from headgate.diagnosis.accounts import accounts
 from headgate.diagnosis.verdicts import verdict
 
 PRESENCES = list(presences(50.0, random.Random(0)))

@@ -10,7 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.diagnosis.made_up import MadeUp, recording
 
-from headgate.diagnosis.accounts import Account, accounts
+from headgate.diagnosis.account import Account
+from headgate.diagnosis.accounts import accounts
 from headgate.diagnosis.creeping import growth
 from headgate.diagnosis.findings import CreepFacts, FindingKind
 from headgate.diagnosis.verdicts import findings, verdict

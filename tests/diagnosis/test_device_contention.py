@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from tests.diagnosis.made_up import Course, MadeUp, recording
 
-from headgate.diagnosis.accounts import Account, accounts
+from headgate.diagnosis.account import Account
+from headgate.diagnosis.accounts import accounts
 from headgate.diagnosis.findings import MissingKind
 from headgate.diagnosis.remedies import RemedyKind
 from headgate.diagnosis.verdicts import verdict

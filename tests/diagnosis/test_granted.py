@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from tests.diagnosis.made_up import MadeUp, recording, typed
 
-from headgate.diagnosis.accounts import Account, accounts
+from headgate.diagnosis.account import Account
+from headgate.diagnosis.accounts import accounts
 from headgate.diagnosis.fairness import AloneRate
 from headgate.diagnosis.findings import FindingKind
 from headgate.diagnosis.remedies import AloneFacts, RemedyKind

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from tests.diagnosis.made_up import MadeUp, recording, typed
 
-from headgate.diagnosis.accounts import Account, accounts
+from headgate.diagnosis.account import Account
+from headgate.diagnosis.accounts import accounts
 from headgate.diagnosis.findings import Finding, FindingKind, SlowNicFacts
 from headgate.diagnosis.remedies import NodesFacts, RemedyKind
 from headgate.diagnosis.verdicts import verdict

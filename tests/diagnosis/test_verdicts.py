@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from tests.diagnosis.made_up import MadeUp, recording, typed
 
-from headgate.diagnosis.accounts import Account, accounts
+from headgate.diagnosis.account import Account
+from headgate.diagnosis.accounts import accounts
 from headgate.diagnosis.attribution import Evidence, LostTime, Resource, TimeEstimate
 from headgate.diagnosis.findings import (
     DoubtfulLoss,

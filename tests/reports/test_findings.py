@@ -17,7 +17,8 @@ from tests.diagnosis.test_advice import MORE_CASES, ON_GPU, ONE_GPU, Case, told
 from tests.diagnosis.test_granted import ONE
 from tests.diagnosis.test_own_causes import QUICK, several
 
-from headgate.diagnosis.accounts import Account, accounts
+from headgate.diagnosis.account import Account
+from headgate.diagnosis.accounts import accounts
 from headgate.diagnosis.fairness import AloneRate
 from headgate.diagnosis.findings import FindingKind
 from headgate.diagnosis.remedies import RemedyKind

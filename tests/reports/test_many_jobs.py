@@ -16,7 +16,8 @@ from headgate import __version__
 from headgate.cli.dry_run import planned, starts
 from headgate.cli.explain import command as explain
 from headgate.cli.status import command
-from headgate.diagnosis.accounts import Account, accounts
+from headgate.diagnosis.account import Account
+from headgate.diagnosis.accounts import accounts
 from headgate.diagnosis.attribution import OTHERS, REST
 from headgate.hub.submission import Submission
 from headgate.model.cluster import Cluster

@@ -15,7 +15,7 @@ from headgate.recorded.reader import told_as_damage
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from headgate.diagnosis.accounts import Account
+    from headgate.diagnosis.account import Account
     from headgate.diagnosis.fairness import RunSharing
     from headgate.recorded.at_stake import AtStake
     from headgate.reports.compared import Comparison

@@ -17,7 +17,7 @@ from headgate.recorded.runs import RunSummary
 from headgate.recorded.status import JobStatus, RunStatus
 
 if TYPE_CHECKING:
-    from headgate.diagnosis.accounts import Account
+    from headgate.diagnosis.account import Account
     from headgate.recorded.recording import Recording
     from headgate.reports.compared import Comparison
     from headgate.reports.figures import Plot

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from headgate.diagnosis.accounts import MOST_UNEXPLAINED, Account
+from headgate.diagnosis.account import MOST_UNEXPLAINED, Account
 from headgate.diagnosis.attribution import LEAST_PART, LEAST_SECONDS, NONE, TimeEstimate
 from headgate.diagnosis.causes import causes_of, given
 from headgate.diagnosis.convergence import Plateau

@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from headgate.diagnosis.accounts import Account
+from headgate.diagnosis.account import Account
 from headgate.exports.series import PREFIX, Series, series
 from headgate.exports.trackers import TrackerRun, run_type
 from headgate.exports.trackers.base import points_of

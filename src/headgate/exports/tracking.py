@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict
 
-from headgate.diagnosis.accounts import Account
+from headgate.diagnosis.account import Account
 from headgate.exports.series import PREFIX, Series, SeriesPoint, series
 from headgate.exports.trackers import TrackedJob, run_type
 from headgate.exports.trackers.base import TrackedEnd, points_of

@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headgate.diagnosis.accounts import Account, accounts
+from headgate.diagnosis.account import Account
+from headgate.diagnosis.accounts import accounts
 from headgate.diagnosis.attribution import TimeEstimate, exact
 from headgate.diagnosis.findings import Difference
 from headgate.diagnosis.job_figures import figures

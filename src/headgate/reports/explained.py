@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headgate.diagnosis.accounts import Account, accounts
+from headgate.diagnosis.account import Account
+from headgate.diagnosis.accounts import accounts
 from headgate.diagnosis.attribution import (
     ITSELF,
     LEAST_SECONDS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Mapping
 
-from headgate.diagnosis.accounts import Account
+from headgate.diagnosis.account import Account
 from headgate.diagnosis.attribution import OTHERS, Resource
 from headgate.diagnosis.findings import (
     LEAST_SECONDS_TOLD,

@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from headgate.diagnosis.accounts import Account
+from headgate.diagnosis.account import Account
 from headgate.diagnosis.job_figures import figures
 from headgate.model.job_states import FAULTS
 from headgate.recorded.jobs import RecordedJob

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from headgate.diagnosis.accounts import Account
+from headgate.diagnosis.account import Account
 from headgate.diagnosis.attribution import Resource
 from headgate.diagnosis.findings import FailureFacts, Finding, FindingKind
 from headgate.diagnosis.remedies import (

@@ -19,7 +19,7 @@ from headgate.recorded import runs
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headgate.diagnosis.accounts import Account
+    from headgate.diagnosis.account import Account
     from headgate.recorded.recording import Recording
 
 FILE = "verdicts.json"

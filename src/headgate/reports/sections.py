@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from headgate.diagnosis.accounts import Account
+from headgate.diagnosis.account import Account
 from headgate.diagnosis.attribution import LEAST_SECONDS
 from headgate.diagnosis.job_figures import JobFigures
 from headgate.diagnosis.nics import NicUse

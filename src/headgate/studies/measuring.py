@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from headgate.diagnosis.accounts import Account
+from headgate.diagnosis.account import Account
 from headgate.diagnosis.own_causes import evaluations
 from headgate.diagnosis.verdicts import verdict
 from headgate.model.errors import HeadgateError, StorageError
