@@ -45,16 +45,16 @@ def test_the_script_learns_the_same_under_headgate(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=True,
     )
     (tmp_path / "jobs.yaml").write_text(
         f"jobs: [{{script: train.py, python: {json.dumps(sys.executable)}}}]\n"
     )
     command = [sys.executable, "-m", "headgate", "run", "jobs.yaml"]
-    subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=100, check=True)
+    subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=200, check=True)
     command = [sys.executable, "-m", "headgate", "logs", "train"]
-    under = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    under = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert alone.stdout.startswith("loss 0.")
     assert under.stdout == alone.stdout
 
@@ -71,7 +71,7 @@ def test_the_script_runs_without_headgate_with_the_fallback_of_its_page(tmp_path
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=True,
     )
     assert done.stdout.startswith("loss 0.")

@@ -32,7 +32,7 @@ class Connected:
 
     def __init__(self, path: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.settimeout(20.0)
+        self.socket.settimeout(60.0)
         self.socket.connect(str(path))
         self._lines = self.socket.makefile("rb")
 
@@ -99,13 +99,13 @@ class ServedArbiter:
 
     def start(self) -> None:
         self._thread.start()
-        assert self._serves.wait(20.0)
+        assert self._serves.wait(60.0)
 
     def end(self) -> None:
         for hub in self.hubs:
             hub.close()
         self._loop.call_soon_threadsafe(self._ended.set)
-        self._thread.join(20.0)
+        self._thread.join(60.0)
         self._loop.close()
 
 

@@ -154,7 +154,7 @@ def test_the_next_arbiter_takes_boxes_up_as_they_are(
     reading = after.read()
     assert reading is not None
     assert reading.held_bytes + reading.free_bytes > 0
-    process.communicate("\n", timeout=60)
+    process.communicate("\n", timeout=120)
     until(lambda: after.is_empty(hub, users[0].uid), what="an empty box")
     for _ in range(2):
         after.read()
@@ -163,7 +163,7 @@ def test_the_next_arbiter_takes_boxes_up_as_they_are(
 
 def test_each_hub_of_a_user_is_empty_by_itself(users: list[UnixUser], boxes: UserBoxes) -> None:
     first, _ = joined(boxes, users[0]), joined(boxes, users[0], "other")
-    first.communicate("\n", timeout=60)
+    first.communicate("\n", timeout=120)
     until(lambda: boxes.is_empty(Hub(users[0].name, "h"), users[0].uid), what="an empty part")
     assert not boxes.is_empty(Hub(users[0].name, "other"), users[0].uid)
     assert not boxes.is_empty(Hub(users[0].name, "without a part"), users[0].uid)
@@ -252,10 +252,10 @@ def test_a_user_stops_nothing_of_another_and_reads_no_arguments(
         orders = [{"type": "OrderJob", "job": job, kind: True} for kind in ("stop", "held")]
         for order in (*orders, {"type": "Drain", "drained": True}):
             asked = asks(users[1], path, [order], ["error"])
-            answers.append(asked.communicate("\n", timeout=60)[0])
+            answers.append(asked.communicate("\n", timeout=120)[0])
         asked = asks(users[1], path, [{"type": "Look"}], ["shown"])
-        answers.append(asked.communicate("\n", timeout=60)[0])
-        owner.communicate("\n", timeout=60)
+        answers.append(asked.communicate("\n", timeout=120)[0])
+        owner.communicate("\n", timeout=120)
 
     served(boxes, folder, talk)
     assert all("only root" in answer for answer in answers[:3])
@@ -280,9 +280,9 @@ def test_messages_for_another_users_job_are_the_senders(
             said = asks(users[1], path, [false], ["no-room" if hub == "h" else "error"])
             assert said.stdout is not None
             assert said.stdout.readline()
-            said.communicate("\n", timeout=60)
+            said.communicate("\n", timeout=120)
         grants.extend(daemon._arbiter.room.grants.values())
-        owner.communicate("\n", timeout=60)
+        owner.communicate("\n", timeout=120)
 
     served(boxes, folder, talk)
     assert [grant.job.hub.user for grant in grants] == [users[0].name]

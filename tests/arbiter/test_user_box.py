@@ -164,7 +164,7 @@ def inside(user: UnixUser, box: UserBox, code: str, *arguments: object) -> subpr
 
 
 def output(process: subprocess.Popen[str]) -> str:
-    return process.communicate("\n", timeout=60)[0].strip()
+    return process.communicate("\n", timeout=120)[0].strip()
 
 
 def folders(box: UserBox) -> dict[str, Path]:
@@ -294,7 +294,7 @@ def test_a_limit_below_what_is_held_kills_nothing(
     small = UserPart("a", 1.0, 100.0, None, 0, 16 * MIB)
     assert not boxes[0].limit(small)
     assert holder.poll() is None
-    holder.communicate("\n", timeout=60)
+    holder.communicate("\n", timeout=120)
     until(lambda: boxes[0].limit(small), what="the limit")
 
 

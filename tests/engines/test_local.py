@@ -271,7 +271,7 @@ def test_those_who_connect_and_say_nothing_are_hung_up_on_at_the_end(local: Loca
         assert local.ended(task).ok
         assert len(local.told.messages(task, "count")) == 3
         local.engine.close()
-        silent.settimeout(10)
+        silent.settimeout(60)
         assert silent.recv(1) == b""
 
 

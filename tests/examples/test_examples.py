@@ -43,7 +43,7 @@ def test_each_runs_under_plain_python_and_its_seed_repeats_it(
     if name == "charlm":
         command += ["--characters", "40000"]
     twice = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    first, second = (process.communicate(timeout=100)[0] for process in twice)
+    first, second = (process.communicate(timeout=200)[0] for process in twice)
     assert [process.returncode for process in twice] == [0, 0]
     assert re.search(r"epoch 1/1\b", first, re.IGNORECASE)
     assert first == second

@@ -160,7 +160,7 @@ def test_followed_events_end_with_the_run(user: User) -> None:
     while "started" not in seen[-1]:
         seen.append(next(follower.stdout))
     user.touch("go-learns.py")
-    rest, _ = follower.communicate(timeout=60)
+    rest, _ = follower.communicate(timeout=120)
     assert follower.returncode == 0
     assert "finished" in rest
 

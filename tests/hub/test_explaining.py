@@ -41,7 +41,7 @@ def test_more_jobs_than_cores_slow_each_other_and_are_named(tmp_path: Path) -> N
         check=True,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
     for job in json.loads(asked.stdout)["jobs"]:
         assert sum(part["seconds"] for part in job["account"].values()) == pytest.approx(
@@ -95,7 +95,7 @@ def test_a_job_that_waits_for_its_loader_is_told_what_twice_the_workers_buy(tmp_
         check=True,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
     [job] = json.loads(asked.stdout)["jobs"]
     assert not job["more_lacks"], job["replay_error"]
@@ -124,7 +124,7 @@ def test_a_leak_is_told_with_what_a_step_leaks(tmp_path: Path) -> None:
     run = [*headgate, "run", "leak.py", "--memory", "2GiB"]
     subprocess.run(run, cwd=tmp_path, check=True, capture_output=True, timeout=120)
     asked = [*headgate, "explain", "--json"]
-    output = subprocess.run(asked, check=True, capture_output=True, text=True, timeout=60).stdout
+    output = subprocess.run(asked, check=True, capture_output=True, text=True, timeout=120).stdout
     (job,) = json.loads(output)["jobs"]
     (creep,) = (item for item in job["findings"] if item["kind"] == "memory-creeps")
     assert creep["facts"]["bytes_per_step"] == pytest.approx(4 << 20, rel=0.1)
@@ -168,7 +168,7 @@ def test_causes_that_need_spans_are_told_of_unchanged_scripts(
     run = [*headgate, "run", "jobs.yaml", "--policy", "none"]
     subprocess.run(run, cwd=tmp_path, check=True, capture_output=True, timeout=200)
     asked = [*headgate, "explain", "--json"]
-    output = subprocess.run(asked, check=True, capture_output=True, text=True, timeout=60).stdout
+    output = subprocess.run(asked, check=True, capture_output=True, text=True, timeout=120).stdout
     for job in json.loads(output)["jobs"]:
         causes = {finding["kind"] for finding in job["findings"]}
         assert causes >= FORMS[job["job"]], (job["job"], causes)

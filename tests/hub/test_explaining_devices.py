@@ -69,7 +69,7 @@ def explained(folder: Path, *jobs: dict[str, Any]) -> dict[str, Any]:
     asked = [*command, "run", "jobs.yaml", "--policy", "none"]
     subprocess.run(asked, cwd=folder, check=True, capture_output=True, timeout=120)
     told = subprocess.run(
-        [*command, "explain", "--json"], check=True, capture_output=True, text=True, timeout=60
+        [*command, "explain", "--json"], check=True, capture_output=True, text=True, timeout=120
     )
     found = {job["job"]: job for job in json.loads(told.stdout)["jobs"]}
     for job in found.values():

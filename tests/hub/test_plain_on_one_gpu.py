@@ -93,5 +93,5 @@ def test_side_by_side_is_measured_kept_and_where_the_next_run_begins(user: User)
         with RunReader(user.home / "runs" / again / "run.sqlite") as reader:
             return [row["text"] for row in reader.rows("events", "kind = 'note'")]
 
-    wait.until(lambda: any("side by side with b" in note for note in notes()), 20.0, "known")
+    wait.until(lambda: any("side by side with b" in note for note in notes()), SECONDS, "known")
     user.types("stop", "a", "b")

@@ -51,10 +51,10 @@ def test_two_terminals_share_one_hub_and_what_there_is(user: User) -> None:
         "a", lambda job: job["entitled_cores"] == alone["entitled_cores"], run, "has all again"
     )
     user.touch("go")
-    out, _ = first.communicate(timeout=60)
+    out, _ = first.communicate(timeout=120)
     assert first.returncode == 0
     assert "a: done, finished" in out
-    out, _ = second.communicate(timeout=60)
+    out, _ = second.communicate(timeout=120)
     assert second.returncode == 1
     assert "b: stopped by its user" in out
 
@@ -64,7 +64,7 @@ def test_whoever_starts_first_at_the_same_moment_one_hub_serves_all(user: User) 
     user.write("a.py", WAITS)
     started = [user.starts("run", "--detach", "--json", "a.py") for _ in range(3)]
     for process in started:
-        process.communicate(timeout=60)
+        process.communicate(timeout=120)
         assert process.returncode == 0
     # One that came second sees it and goes, a moment after the first has taken in the run.
     wait.until(
@@ -95,7 +95,7 @@ def test_detached_it_is_followed_and_attached_to_from_elsewhere(user: User) -> N
     refused = user.types("resume", run, code=2).message
     assert refused == f"run {run} is running; watch it with: headgate attach {run}"
     user.touch("go")
-    out, _ = watching.communicate(timeout=60)
+    out, _ = watching.communicate(timeout=120)
     assert watching.returncode == 0
     assert "a: done, finished" in out
     assert following.wait(60) == 0

@@ -31,7 +31,8 @@ def on_gpus(user: User) -> User:
 def seen(user: User, stated: str | None, jobs: list[str]) -> dict[str, str]:
     """What jobs that run beside each other see where `CUDA_VISIBLE_DEVICES` is so, by name.
 
-    Their memory is stated: else all wait until that of the first is seen.
+    Their memory is stated: else all wait until that of the first is seen. So is their number: else
+    what is more than four a core waits for idle cores.
     """
     user.variables.pop("CUDA_VISIBLE_DEVICES", None)
     if stated is not None:
@@ -40,7 +41,7 @@ def seen(user: User, stated: str | None, jobs: list[str]) -> dict[str, str]:
     listed = ", ".join(
         f"{{name: {name}, script: says.py, {job}}}" for name, job in zip(names, jobs)
     )
-    user.write(f"jobs-{names[0]}.yaml", f"jobs: [{listed}]")
+    user.write(f"jobs-{names[0]}.yaml", f"at_once: 50\njobs: [{listed}]")
     run = user.detaches(f"jobs-{names[0]}.yaml")
     for name in names:
         user.sees_state(name, "running", run=run)

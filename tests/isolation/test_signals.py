@@ -48,7 +48,7 @@ if __name__ == "__main__":
         asked.append(signal.SIGINT)
     seen = set()
     while len(seen) < 2:  # each of them still works for it
-        seen.add(queue.get(timeout=60))
+        seen.add(queue.get(timeout=120))
     with open("saved.part", "w") as file:
         file.write(str(asked))
     os.rename("saved.part", "saved")

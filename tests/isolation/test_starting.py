@@ -164,7 +164,7 @@ def test_a_process_whose_starter_died_does_not_become_the_task(order: bytes) -> 
         ours.close()
         end = json.loads(keeper.recv(4096))
         assert (end["status"], end["begun"]) == (125, False)
-    assert waiting.wait(timeout=60) == 0
+    assert waiting.wait(timeout=120) == 0
 
 
 @pytest.mark.parametrize("group", ["", "../up", "a/b", ".hidden", "x" * 65])

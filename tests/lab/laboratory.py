@@ -67,7 +67,7 @@ class Laboratory:
     def python(self, node: str, program: str, code: int = 0) -> str:
         """What a Python program prints in a node."""
         process = self.starts(node, sys.executable, "-c", program)
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=120)
         assert process.returncode == code, errors
         return output.strip()
 
@@ -80,7 +80,7 @@ class Laboratory:
             env={**os.environ, "PYTHONPATH": str(SOURCE), **(env or {})},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             check=False,
         )
 

@@ -57,6 +57,6 @@ def test_one_that_is_told_to_end_leaves_no_lab(
     assert benchmark.stdout.readline() == "up\n"
     assert laboratory.left() or any(laboratory.folder.glob("headgate-bench-*"))
     benchmark.send_signal(number)
-    benchmark.communicate(timeout=60)
+    benchmark.communicate(timeout=120)
     assert laboratory.left() == []
     assert not list(laboratory.folder.glob("headgate-bench-*"))

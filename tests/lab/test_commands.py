@@ -74,7 +74,7 @@ def test_exec_hands_on_input_output_and_exit_code(laboratory: Laboratory) -> Non
     process = laboratory.starts(
         "a", "sh", "-c", "read word; echo got $word; hostname; echo bad >&2; exit 7"
     )
-    assert process.communicate("it\n", timeout=60) == ("got it\na\n", "bad\n")
+    assert process.communicate("it\n", timeout=120) == ("got it\na\n", "bad\n")
     assert process.returncode == 7
     assert socket.gethostname() != "a"
     told = laboratory.types(

@@ -44,7 +44,7 @@ def sleeper(laboratory: Laboratory, node: str) -> subprocess.Popen[str]:
 
 def reap(process: subprocess.Popen[str]) -> int:
     """How a process ended, which it has to soon."""
-    process.communicate(timeout=60)
+    process.communicate(timeout=120)
     return process.returncode
 
 
@@ -374,6 +374,6 @@ def test_commands_at_once_wait_for_each_other(laboratory: Laboratory) -> None:
         subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
-    outputs = sorted(process.communicate(timeout=60)[0].splitlines()[0] for process in both)
+    outputs = sorted(process.communicate(timeout=120)[0].splitlines()[0] for process in both)
     assert outputs == ["a: made", "nothing had to be changed"]
     assert [process.returncode for process in both] == [0, 0]

@@ -841,7 +841,7 @@ def test_processes_that_take_turns_on_a_gpu_divide_its_time(
     watchers = [thread for thread in threading.enumerate() if thread.name == "headgate-gpu"]
     assert sampler.read(2.0, []) == {}  # and nobody looks on
     for thread in watchers:
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
 
 

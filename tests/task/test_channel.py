@@ -103,7 +103,7 @@ def test_a_hold_ends_with_a_release_also_where_another_one_follows(
         thread.join(0.05)
         assert thread.is_alive()
         yield
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
 
     ask()
@@ -167,7 +167,7 @@ def test_an_engine_that_does_not_read_never_holds_up_the_sender(tmp_path: Path) 
 
     reader = threading.Thread(target=drain)
     reader.start()
-    reader.join(20)
+    reader.join(60)
     # sent by the channel's own thread, though the script sends nothing more
     assert b"the last" in received
     assert received.count(b"\n") < 3000

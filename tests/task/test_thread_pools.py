@@ -51,7 +51,7 @@ def counts(way: str, own: str = "OMP_NUM_THREADS,OPENBLAS_NUM_THREADS") -> list[
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=120,
     )
     told: list[list[int]] = json.loads(ended.stdout)
     return told

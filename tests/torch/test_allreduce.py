@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 
 import pytest
 import torch
@@ -76,7 +77,7 @@ import headgate.torch as hg
 
 model = torch.nn.Linear(6, 3)
 if os.environ["HEADGATE_TASK"].endswith("worker-1"):
-    model.register_forward_hook(lambda *given: time.sleep(0.1))
+    model.register_forward_hook(lambda *given: time.sleep(0.2))
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
 data = torch.utils.data.TensorDataset(torch.randn(40, 6), torch.randint(0, 3, (40,)))
 loader = torch.utils.data.DataLoader(data, batch_size=8)
@@ -97,10 +98,9 @@ def test_the_wait_for_a_slower_worker_is_no_part_of_backward(tmp_path: Path) -> 
         gang.start()
         gang.finish()
         steps = gang.of("worker-0", "spans")
-    assert steps
-    for step in steps:
-        seconds = {span["name"]: span["seconds"] for span in step["spans"]}
-        assert seconds.get("wait", 0.0) + seconds["push"] > seconds["backward"]
+    spans = [{span["name"]: span["seconds"] for span in step["spans"]} for step in steps]
+    # the median: on a busy machine the first worker may stand in a step, too
+    assert median(its.get("wait", 0.0) + its["push"] - its["backward"] for its in spans) > 0.0
 
 
 def _threads_of_gloo() -> int:

@@ -45,7 +45,7 @@ print(told)
 
 def tried(namespaces: str, without: str, service: int) -> list[str]:
     words = [sys.executable, "-c", TRIES, namespaces, without, str(service)]
-    ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.splitlines()
 

@@ -125,7 +125,7 @@ removals.wait()
 def test_what_is_given_up_while_ray_sets_it_aside_is_not_lost(
     ray_address: str, accounts: Accounts
 ) -> None:
-    subprocess.run([sys.executable, "-c", GIVES_UP, ray_address], check=True, timeout=100)
+    subprocess.run([sys.executable, "-c", GIVES_UP, ray_address], check=True, timeout=200)
     accounts.show(lambda table: table.whole, "all is given back")
 
 
