@@ -44,6 +44,28 @@ def test_a_row_with_a_primary_key_replaces_the_former(tmp_path: Path) -> None:
         assert [row["state"] for row in reader.rows("jobs")] == ["done"]
 
 
+def test_what_is_read_together_is_of_one_moment(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "run.sqlite")
+    recorder.add("tasks", id="a/worker-0", job="a", attempt=1)
+    assert recorder.flush()
+
+    def read(reader: RunReader) -> tuple[list[object], list[object]]:
+        pids: list[object] = [row["pid"] for row in reader.rows("tasks")]
+        if not added:
+            recorder.add("tasks", id="a/worker-0", job="a", attempt=1, pid=7)
+            recorder.add("progress", t=1.0, task="a/worker-0", step=5, count=1)
+            added.append(recorder.flush())
+        return pids, [row["step"] for row in reader.rows("progress")]
+
+    added = list[bool]()
+    with RunReader(tmp_path / "run.sqlite") as reader:
+        assert read(reader) == ([None], [])
+    assert added == [True]
+    with RunReader(tmp_path / "run.sqlite") as reader:
+        assert read(reader) == ([7], [5])
+    recorder.close()
+
+
 def test_what_a_power_cut_left_half_written_is_taken_back_by_who_reads(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "run.sqlite")
     recorder.add("jobs", name="a", state="done")

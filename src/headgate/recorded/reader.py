@@ -52,8 +52,8 @@ Row = TypeVar("Row", bound=_Stored)
 
 
 class RunReader:
-    """Reads a run's store, also while it is written. Within its `with` block, invalid values are
-    reported as damage of the store.
+    """Reads a run's store, also while it is written. Within its `with` block, all that is read is
+    of one moment, and invalid values are reported as damage of the store.
 
     Raises:
         NotFoundError: The file does not exist.
@@ -107,6 +107,10 @@ class RunReader:
     def __enter__(self) -> RunReader:
         self._within = ExitStack()
         self._within.callback(self.close)
+        with self._reading():
+            # Without WAL (NFS), this would keep the hub from writing meanwhile.
+            if self._db.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
+                self._db.execute("BEGIN")
         self._within.enter_context(told_as_damage(self._path))
         return self
 
