@@ -50,7 +50,7 @@ def test_all_tasks_of_a_job_are_frozen_together_and_others_get_their_threads() -
 
 
 def test_a_pause_counts_neither_for_a_timeout_nor_for_the_duration_of_a_step() -> None:
-    team = Team(ps(workers=1), HeadgatePolicy(), timeout=200.0)
+    team = Team(ps(workers=1), HeadgatePolicy(), timeout=100.0)
     team.step(0.0, TaskStarted(A_0, 1))
     for step in range(1, 11):
         team.step(float(step), Progress(A_0, step=step, loss=1.0 / step))
@@ -134,7 +134,7 @@ def test_a_job_that_waits_is_ranked_anew_by_another_priority_or_memory() -> None
 
 
 def test_a_running_job_gets_another_memory_limit_and_timeout() -> None:
-    team = Team(allreduce(workers=2), HeadgatePolicy(), timeout=200.0)
+    team = Team(allreduce(workers=2), HeadgatePolicy(), timeout=100.0)
     team.step(0.0, TaskStarted(A_0, 1))
     spec = replace(team.spec, timeout=300.0, limits=Limits(memory_bytes=GIB))
     actions = team.step(50.0, ChangeRequested(A, spec))

@@ -35,7 +35,7 @@ class NextHub:
 
 def test_a_job_that_goes_on_keeps_its_attempt_and_its_room() -> None:
     hub = NextHub()
-    large = job("a", limits=Limits(memory_bytes=int(1.5 * GIB)), timeout=120.0)
+    large = job("a", limits=Limits(memory_bytes=int(1.5 * GIB)), timeout=60.0)
     running = TakenUp("running", 3, PLAN, goes_on=True, ran=45.0)
     actions = hub.step(JobSubmitted(A, large, taken_up=running))
     [start] = [action for action in actions if isinstance(action, StartTask)]

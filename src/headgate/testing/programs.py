@@ -87,14 +87,17 @@ def nurse(count: str) -> None:
 
 def daemon() -> None:
     """Fork a daemon in its own session, whose parent is gone. Print its process id."""
+    reads, writes = os.pipe()
     child = os.fork()
     if child == 0:
         os.setsid()
         if os.fork() == 0:
+            os.read(reads, 1)
             say(f"daemon {os.getpid()}")
             rest()
         os._exit(0)
     os.waitpid(child, 0)
+    os.write(writes, b"x")  # its parent is gone
     while True:
         signal.pause()
 
