@@ -156,6 +156,19 @@ def test_four_jobs_run_for_each_core_and_more_only_while_cores_are_idle() -> Non
     assert hub.ends(10.0, "j00") == [], "16 at a quarter of a core are more than there is room for"
 
 
+def test_of_jobs_that_use_next_to_nothing_sixteen_run_for_each_core() -> None:
+    hub, waiting = Hub(), tuple(f"j{i:03}" for i in range(300))
+    running = hub.hands_in(*waiting, script="s")
+    running += hub.steps(1.5, running[0])
+    most = len(running)
+    for number in range(250):
+        ended, now = running.pop(0), 4.0 + 0.1 * number
+        exit = Exit(code=0, cpu_seconds=0.005)
+        running += names(hub.end(now, f"{ended}/worker-0", exit))
+        most = max(most, len(running))
+    assert most == 32
+
+
 def test_cores_that_other_programs_use_are_not_idle() -> None:
     hub = Hub()
     hub.hands_in(*MANY)

@@ -9,7 +9,9 @@ from statistics import fmean
 from headgate.model.identifiers import JobId
 from headgate.policies import NoPolicy
 
-_PER_CORE, _PER_CORE_AS_BASELINE = 4, 16
+_PER_CORE = 4
+_MOST_PER_CORE = 16
+"""Of jobs that use next to nothing: starts and ends of more take the cores that they leave."""
 _BUSY = 0.9
 """With more than this part of the cores in use, another job only slows the others."""
 _SEEN_SECONDS = 3.0
@@ -29,13 +31,13 @@ def per_core(policy: str) -> int:
     """How many jobs may run for each core under a policy, whatever they use. Policy `none`, the
     baseline, has more.
     """
-    return _PER_CORE_AS_BASELINE if policy == NoPolicy.name else _PER_CORE
+    return _MOST_PER_CORE if policy == NoPolicy.name else _PER_CORE
 
 
 class CoresInUse:
-    """How many jobs may run at once: so many for each core, and more while cores are idle. Cores
-    that other programs use are not. A job that is not seen yet uses what another of its script
-    does, or a core.
+    """How many jobs may run at once: so many for each core, and more while cores are idle, up to 16
+    for each. Cores that other programs use are not idle. A job that is not seen yet uses what
+    another of its script does, or a core.
 
     Args:
         per_core: Jobs for each core that may run whatever they use.
@@ -110,7 +112,8 @@ class CoresInUse:
             uses.append(now_used.get(script, 1.0) if use is None else use)
         idle = _BUSY * self._cores - sum(self._by_others.values())
         mean = max(fmean(uses), _LEAST_CORES) if uses else 1.0
-        fit = min(int(idle / mean), 2 * known)  # those that came last may fill all that is idle
+        # those that came last may fill all that is idle
+        fit = min(int(idle / mean), 2 * known, round(_MOST_PER_CORE * self._cores))
         self.idle_for = max(fit - running, 0)
         self.most = least if running < least else max(least, fit)
 
