@@ -258,7 +258,8 @@ class HubServer:
         """Send a client all messages of a run from now on, or start a proof that ends when the
         client leaves.
 
-        If it asks for `written`, what happened before is in the run's store once it is answered.
+        If it asks for `written`, what happened before is in the run's store once it is answered,
+        unless the hub cannot write for `WRITTEN_SECONDS`.
         """
         if request["op"] == "attach":
             closers.append(self._hub.watchers.add(run, show))
