@@ -37,7 +37,8 @@ class Traces:
 
     def __init__(self, home: Path) -> None:
         self._home = home
-        self._before = set(_groups())
+        self.before = frozenset(_groups())
+        """Groups that were there before it; none of them is of this home."""
 
     def processes(self, word: str = "") -> dict[int, list[str]]:
         """Command lines of the living processes, by number; only those that have `word` in
@@ -72,14 +73,22 @@ class Traces:
         return next(iter(self.processes(GUARD)), None)
 
     def cgroups(self) -> list[Path]:
-        """The groups of boxes, but for those of the living hubs of other homes."""
+        """The groups of boxes, but for those of the hubs of other homes."""
         return [
-            path for path in _groups() if path not in self._before and not self._of_another(path)
+            path for path in _groups() if path not in self.before and not self._of_another(path)
         ]
 
-    def _of_another(self, path: Path) -> bool:
-        home = variables(int(path.name.rsplit("-", 1)[1])).get("HEADGATE_HOME")
-        return home is not None and home != str(self._home)
+    def _of_another(self, group: Path) -> bool:
+        home = variables(int(group.name.rsplit("-", 1)[1])).get("HEADGATE_HOME")
+        if home is not None:
+            return home != str(self._home)
+        try:
+            boxes = [entry.name for entry in group.iterdir() if entry.is_dir()]
+        except FileNotFoundError:  # it went with its hub, since it was listed
+            return True
+        # the hub is dead; a box is named after its run
+        runs = {name.partition(":")[0] for name in boxes}
+        return bool(runs) and not any((self._home / "runs" / run).exists() for run in runs)
 
     def sockets(self) -> list[Path]:
         """The hubs' sockets, wherever they are."""

@@ -277,9 +277,15 @@ class User:
 
     def finds_nothing_left(self) -> None:
         """No process, cgroup or socket of this home is there, at the latest after a while."""
+        left: list[str] = []
+
+        def nothing() -> bool:
+            # who looked again might meet the cgroup of another home whose hub is just dying
+            left[:] = self.traces.all()
+            return not left
+
         with suppress(TimeoutError):
-            wait.until(lambda: not self.traces.all(), SECONDS, "nothing is left")
-        left = self.traces.all()
+            wait.until(nothing, SECONDS, "nothing is left")
         for pid in self.traces.processes():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
