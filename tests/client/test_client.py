@@ -121,7 +121,8 @@ def test_cores_and_priority_of_a_running_job_are_changed(client: Client, user: U
     wanted = Share(cpu_weight=300.0, cpu_cap_cores=0.5)
     next(what for what in shares if isinstance(what, SetShare) and what.share == wanted)
     assert "0.50   equal share, priority 3" in user.types("status", run.id).stdout
-    assert user.json("set", "a", "cores=1") == {"run": run.id, "job": "a", "cores": 1.0}
+    told = {"run": run.id, "job": "a", "jobs": ["a"], "cores": 1.0}
+    assert user.json("set", "a", "cores=1") == told
     for changes, message in (
         ({"gpus": 1}, "found 'gpus'; expected `workers`, `cores`, `priority`, `at_once`, `mem"),
         ({}, "found nothing to change"),

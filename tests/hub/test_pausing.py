@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ from tests.hub.test_outliving import next_hub
 from tests.hub.test_proving import is_held, job, sees_held, starts
 from tests.hub.user import SECONDS, User
 
+from headgate.client.client import Client
 from headgate.machine import cgroup_layout
+from headgate.recorded.reader import RunReader
 from headgate.testing import wait
 
 pytestmark = pytest.mark.skipif(
@@ -52,6 +55,48 @@ def test_a_paused_job_stands_still_until_it_is_unpaused_or_ended(user: User) -> 
     user.kills(user.traces.hub())
     wait.until(lambda: not is_held(user, "e"), SECONDS, "e is released")
     wait.until(lambda: not user.traces.tasks(), SECONDS, "no task is left")
+
+
+def test_the_name_of_a_sweep_stands_for_its_jobs_that_have_not_ended(user: User) -> None:
+    user.write(
+        "tries.py",
+        """
+        import itertools, os, sys, time
+        if sys.argv[2] == "1":
+            sys.exit()
+        for step in itertools.count(1):
+            print(f"step {step} loss {1 / step}", flush=True)
+            time.sleep(0.01)
+        """,
+    )
+    run = user.detaches("tries.py", "--memory", "64MiB", "--sweep", "lr=1..8", "--at-once", "2")
+    user.sees_state("tries-lr-1", "done")
+    left = [f"tries-lr-{i}" for i in range(2, 9)]
+    states = Counter[str]()
+
+    def are(**counts: int) -> bool:
+        states.clear()
+        states.update(job["state"] for job in user.json("status", run)["jobs"])
+        return states == counts
+
+    wait.until(lambda: are(done=1, running=2, waiting=5), SECONDS, "two of them run")
+    assert f"{run}/tries-lr-2 and 6 others: paused" in user.types("pause", "tries").stdout
+    wait.until(lambda: are(done=1, paused=7), SECONDS, "all are paused")
+    assert is_held(user, "tries-lr-2")
+    assert (
+        "job 'tries-lr-1' is done" in user.types("pause", *left[:1], "tries-lr-1", code=2).message
+    )
+    assert "; and 3 others" in user.types("pause", "tries", code=2).message
+    changed = user.json("set", "tries", "at_once=4", "priority=2")
+    assert (changed["job"], changed["jobs"], changed["at_once"]) == ("tries", left, 4)
+    assert Client().find(run).unpause("tries") == tuple(left)
+    wait.until(lambda: are(done=1, running=4, waiting=3), SECONDS, "four of them run")
+    with RunReader(user.home / "runs" / run / "run.sqlite") as reader:
+        told = [row["text"] for row in reader.rows("events", "kind = ?", ["note"])]
+    assert "jobs of sweep tries were changed by their user: priority 2, at_once 4" in told
+    assert "no running job 'tires'" in user.types("stop", "tires", code=5).message
+    assert sorted(user.json("stop", "tries", "--kill")[run]) == left
+    assert are(done=1, killed=4, stopped=3), states
 
 
 PAIR = """

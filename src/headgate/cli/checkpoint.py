@@ -6,6 +6,7 @@ import json
 
 import click
 
+from headgate.cli.many_jobs import folded
 from headgate.client.running_jobs import check_asked, running_jobs
 
 
@@ -18,7 +19,7 @@ from headgate.client.running_jobs import check_asked, running_jobs
 def command(jobs: tuple[str, ...], run: str | None, as_json: bool) -> None:
     """Have running jobs save a checkpoint at the end of their step, and go on.
 
-    If you name no job, all jobs of the run do so.
+    If you name no job, all jobs of the run do so; the name of a sweep stands for its jobs.
 
     \b
     Example: headgate checkpoint cnn
@@ -30,5 +31,5 @@ def command(jobs: tuple[str, ...], run: str | None, as_json: bool) -> None:
         click.echo(json.dumps({request.run: request.jobs for request in requests}, indent=2))
         return
     for request in requests:
-        for name in request.jobs:
+        for name in folded(request.jobs):
             click.echo(f"{request.run}/{name}: will save a checkpoint at the end of its step")

@@ -14,7 +14,15 @@ from headgate.arbiter.seen import SeenMachine, SeenUser
 from headgate.cli.live_view import print_table
 from headgate.client.machine import before
 from headgate.model.sharing import Amounts
-from headgate.model.units import counted, say_bytes, say_percent, say_seconds, say_text, say_time
+from headgate.model.units import (
+    counted,
+    say_bytes,
+    say_first,
+    say_percent,
+    say_seconds,
+    say_text,
+    say_time,
+)
 
 _MOST_ROWS = 100
 _ONE_LINE = {ord("\n"): " ", ord("\t"): " "}
@@ -169,8 +177,7 @@ def _tell_first(machine: SeenMachine) -> None:
     own = next((i for i, job in enumerate(waiting) if job.user == machine.user), None)
     if own:
         others = list(dict.fromkeys(title(job) for job in waiting[:own]))
-        more = f" and {len(others) - 3} more" if len(others) > 3 else ""
-        click.echo(f"before {title(waiting[own])}: {', '.join(others[:3])}{more}")
+        click.echo(f"before {title(waiting[own])}: {say_first(others, 3)}")
 
 
 def reservation(booking: Booking) -> str:

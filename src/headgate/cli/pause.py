@@ -6,6 +6,7 @@ import json
 
 import click
 
+from headgate.cli.many_jobs import folded
 from headgate.client.running_jobs import running_jobs
 
 
@@ -23,7 +24,8 @@ from headgate.client.running_jobs import running_jobs
 def command(jobs: tuple[str, ...], run: str | None, release: bool, as_json: bool) -> None:
     """Pause jobs until `headgate unpause`.
 
-    If you name no job, all jobs of the run are paused. A job that runs is frozen and keeps its
+    If you name no job, all jobs of the run are paused; the name of a sweep stands for its jobs. A
+    job that runs is frozen and keeps its
     memory; with `--release` it ends with a checkpoint instead, and starts again from that. A job
     that waits keeps its place in the queue.
 
@@ -36,5 +38,5 @@ def command(jobs: tuple[str, ...], run: str | None, release: bool, as_json: bool
         click.echo(json.dumps({id: {"paused": names} for id, names in paused}))
         return
     for id, names in paused:
-        for name in names:
+        for name in folded(names):
             click.echo(f"{id}/{name}: {'ends for its pause' if release else 'paused'}")

@@ -14,7 +14,7 @@ from rich.text import Text
 from headgate.cli.live_view import wide_console
 from headgate.model.jobs import Job
 from headgate.model.plans import Plan, Prediction
-from headgate.model.units import counted, say_bytes, say_percent, say_seconds
+from headgate.model.units import counted, say_bytes, say_first, say_percent, say_seconds
 from headgate.planning.choosing import grown, in_words
 from headgate.planning.cost import CostModel
 from headgate.planning.jointly import JointPlans
@@ -168,10 +168,8 @@ def _answer_lines(answer: RankedPlans) -> list[str]:
 def _node_counts(names: Sequence[str]) -> str:
     """Nodes, with the number of tasks on each if it is more than one."""
     counter = Counter(names)
-    shown = [
-        name if count == 1 else f"{name} ({count})" for name, count in list(counter.items())[:8]
-    ]
-    return ", ".join(shown) + (f" and {len(counter) - 8} more" if len(counter) > 8 else "")
+    nodes = [name if count == 1 else f"{name} ({count})" for name, count in counter.items()]
+    return say_first(nodes, 8)
 
 
 def _table(answer: RankedPlans) -> Table:

@@ -6,6 +6,7 @@ import json
 
 import click
 
+from headgate.cli.many_jobs import folded
 from headgate.cli.options import Whole
 from headgate.client.running_jobs import running_jobs
 from headgate.hub.changes import Changes
@@ -35,9 +36,11 @@ def command(job: str, workers: int, run: str | None, as_json: bool) -> None:
     Example: headgate resize cnn --workers 4
     """
     [chosen] = running_jobs([job], run)
-    [name] = chosen.jobs or [job]
-    chosen.change(Changes(workers=workers))
+    resized = chosen.change(Changes(workers=workers))
     if as_json:
-        click.echo(json.dumps({"run": chosen.run, "job": name, "workers": workers}))
-    else:
+        [name] = chosen.jobs or [job]
+        answer = {"run": chosen.run, "job": name, "jobs": resized, "workers": workers}
+        click.echo(json.dumps(answer))
+        return
+    for name in folded(resized):
         click.echo(f"{chosen.run}/{name}: is being resized to {counted(workers, 'worker')}")

@@ -6,6 +6,7 @@ import json
 
 import click
 
+from headgate.cli.many_jobs import folded
 from headgate.client.running_jobs import running_jobs
 from headgate.hub.changes import Changes
 from headgate.model.errors import UsageError
@@ -19,7 +20,7 @@ from headgate.model.errors import UsageError
 )
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def command(job: str, changes: tuple[str, ...], run: str | None, as_json: bool) -> None:
-    """Change a job that has not ended.
+    """Change a job that has not ended, or those of a sweep that have not.
 
     `priority` and `cores`, the most that it may use, hold from now on, and when it is resumed.
     So do `memory`, the most of each worker, and `timeout`. `workers` is the same as `headgate
@@ -28,6 +29,7 @@ def command(job: str, changes: tuple[str, ...], run: str | None, as_json: bool) 
     \b
     Example: headgate set cnn priority=3
              headgate set cnn cores=0.5 memory=4GiB timeout=2h
+             headgate set train at_once=4
     """
     values = dict[str, str]()
     for change in changes:
@@ -37,9 +39,11 @@ def command(job: str, changes: tuple[str, ...], run: str | None, as_json: bool) 
         values[name] = value
     asked = Changes.of(values)
     [chosen] = running_jobs([job], run)
-    chosen.change(asked)
-    [name] = chosen.jobs or [job]
+    changed = chosen.change(asked)
     if as_json:
-        click.echo(json.dumps({"run": chosen.run, "job": name, **asked.plain()}))
-    else:
+        [name] = chosen.jobs or [job]
+        answer = {"run": chosen.run, "job": name, "jobs": changed, **asked.plain()}
+        click.echo(json.dumps(answer))
+        return
+    for name in folded(changed):
         click.echo(f"{chosen.run}/{name}: {asked}")

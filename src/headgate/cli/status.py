@@ -24,8 +24,7 @@ from headgate.model.job_states import ENDED, FAULTS
 from headgate.model.units import counted, say_bytes, say_seconds
 from headgate.recorded import runs, status
 from headgate.recorded.at_stake import AtStake
-from headgate.recorded.reader import RunReader
-from headgate.recorded.results import trials_of
+from headgate.recorded.results import sweeps_of
 from headgate.reports import run_verdicts
 from headgate.reports.at_stake import sentence
 
@@ -77,7 +76,7 @@ def command(run: str | None, unfolds: bool, as_json: bool) -> None:
     if as_json:
         click.echo(_as_json(watched))
         return
-    sweeps = {} if unfolds else _sweeps(watched.path)
+    sweeps = {} if unfolds else sweeps_of(watched.path)
     stands = status.read(watched.path, lambda jobs: _shown(_unfolded(jobs, sweeps)))
     held_back, every = run_verdicts.read(watched.path), runs.summary(watched.path).jobs
     jobs = stands.jobs
@@ -184,12 +183,6 @@ def _tell_verified(verified: Mapping[str, Mapping[str, Any]]) -> None:
 
         for name, verification in verified.items():
             click.echo(f"{name}: {wording.sentence(parse(Verification, verification))}")
-
-
-def _sweeps(folder: Path) -> dict[str, str]:
-    """The sweep of each job that is of one."""
-    with RunReader(folder / runs.STORE) as reader:
-        return {job: str(trial["sweep"]) for job, trial in trials_of(reader).items()}
 
 
 def _unfolded(jobs: Sequence[runs.JobSummary], sweeps: Mapping[str, str]) -> list[runs.JobSummary]:

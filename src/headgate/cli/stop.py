@@ -9,11 +9,9 @@ from dataclasses import asdict
 
 import click
 
+from headgate.cli.many_jobs import folded
 from headgate.client.running_jobs import JobEnd, running_jobs, stop
 from headgate.model.job_states import state_in_words
-
-_FEW = 5
-"""At most so many jobs that had not started are named one by one."""
 
 
 @click.command()
@@ -27,8 +25,9 @@ _FEW = 5
 def command(jobs: tuple[str, ...], run: str | None, every: bool, kill: bool, as_json: bool) -> None:
     """Stop jobs at the end of a step, with a checkpoint, and wait until they ended.
 
-    If you name no job, all jobs of the run are stopped. `headgate resume` goes on with them. A job
-    is `killed` that did not end in its time. The last checkpoint of each is named.
+    If you name no job, all jobs of the run are stopped; the name of a sweep stands for its jobs.
+    `headgate resume` goes on with them. A job is `killed` that did not end in its time. The last
+    checkpoint of each is named.
 
     \b
     Example: headgate stop cnn
@@ -52,8 +51,5 @@ def _folded(ends: Mapping[str, JobEnd]) -> Iterator[tuple[str, JobEnd]]:
             unstarted[end.state, end.reason].append(job)
         else:
             yield job, end
-    for first, *others in unstarted.values():
-        if len(others) >= _FEW:
-            yield f"{first} and {len(others):,} others", ends[first]
-        else:
-            yield from ((job, ends[job]) for job in (first, *others))
+    for jobs in unstarted.values():
+        yield from ((who, ends[jobs[0]]) for who in folded(jobs))

@@ -6,6 +6,7 @@ import json
 
 import click
 
+from headgate.cli.many_jobs import folded
 from headgate.client.running_jobs import running_jobs
 
 
@@ -18,7 +19,8 @@ from headgate.client.running_jobs import running_jobs
 def command(jobs: tuple[str, ...], run: str | None, as_json: bool) -> None:
     """Let paused jobs go on.
 
-    If you name no job, all paused jobs of the run go on. One that gave back its memory waits for
+    If you name no job, all paused jobs of the run go on; the name of a sweep stands for its jobs.
+    One that gave back its memory waits for
     room, and starts again from its checkpoint.
 
     \b
@@ -29,5 +31,5 @@ def command(jobs: tuple[str, ...], run: str | None, as_json: bool) -> None:
         click.echo(json.dumps({id: {"unpaused": names} for id, names in again}))
         return
     for id, names in again:
-        for name in names:
+        for name in folded(names):
             click.echo(f"{id}/{name}: goes on")

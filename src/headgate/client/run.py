@@ -20,6 +20,7 @@ from headgate.hub.changes import Changes
 from headgate.model.errors import HeadgateError, NotFoundError, UsageError
 from headgate.model.identifiers import TaskName
 from headgate.model.jobs import Job
+from headgate.model.units import say_first
 from headgate.recorded import results, runs, status
 from headgate.recorded.events import (
     LoggedEvent,
@@ -39,6 +40,9 @@ from headgate.recorded.status import NodeReading, RunStatus
 if TYPE_CHECKING:
     from headgate.recorded.recording import Recording
     from headgate.reports.run_verdicts import RunVerdicts
+
+_NAMED = 8
+"""At most so many jobs are named as those that there are."""
 
 LOOK_SECONDS = 0.2
 
@@ -184,7 +188,7 @@ class Run:
         """Stop jobs at the end of a step, with a checkpoint, and wait until they have ended.
 
         Args:
-            jobs: Names of the jobs; none: all.
+            jobs: Names of the jobs, or of their sweeps; none: all.
             kill: Stop them at once, without a checkpoint.
 
         Returns:
@@ -207,7 +211,7 @@ class Run:
         """Ask jobs to save a checkpoint at the end of their step and go on.
 
         Args:
-            jobs: Names of the jobs; none: all.
+            jobs: Names of the jobs, or of their sweeps; none: all.
 
         Returns:
             The names of the jobs that will save one.
@@ -225,7 +229,7 @@ class Run:
         in the queue.
 
         Args:
-            jobs: Names of the jobs; none: all that can be paused.
+            jobs: Names of the jobs, or of their sweeps; none: all that can be paused.
             release: End running jobs with a checkpoint, which gives back memory and GPUs.
 
         Returns:
@@ -251,10 +255,10 @@ class Run:
         return self._running(*jobs).unpause()
 
     def set(self, job: str | None = None, **changes: float | str) -> None:
-        """Change a job that has not ended.
+        """Change a job that has not ended, or those of a sweep that have not.
 
         Args:
-            job: Its name; None: the run's only one.
+            job: Its name, or that of a sweep; None: the run's only one.
             changes: `workers` that it goes on with; most `cores`; `priority`; `memory` of each
                 worker, in bytes; `timeout`, in seconds.
 
@@ -265,7 +269,7 @@ class Run:
         Example:
             >>> run.set("cnn", priority=3, cores=1)
         """
-        self._running(self._only(job)).change(Changes.of(changes))
+        self._running(self._only(None) if job is None else job).change(Changes.of(changes))
 
     def prove(
         self,
@@ -436,7 +440,8 @@ class Run:
         return JobLogs.of(self.path, self._only(job), name)
 
     def _running(self, *jobs: str) -> RunningJobs:
-        names = [f"{self.id}/{self._only(job)}" for job in jobs]
+        sweeps = {*results.sweeps_of(self.path).values()} if {*jobs} - {*self.jobs} else ()
+        names = [f"{self.id}/{job if job in sweeps else self._only(job)}" for job in jobs]
         [chosen] = running_jobs.running_jobs(names, self.id)
         return chosen
 
@@ -445,7 +450,11 @@ class Run:
         if job is None and len(jobs) == 1:
             return jobs[0]
         if job is None:
-            raise UsageError(f"run {self.id} has several jobs: name one of {', '.join(jobs)}")
+            raise UsageError(
+                f"run {self.id} has several jobs: name one of {say_first(jobs, _NAMED)}"
+            )
         if job not in jobs:
-            raise NotFoundError(f"run {self.id} has no job {job!r}; it has {', '.join(jobs)}")
+            raise NotFoundError(
+                f"run {self.id} has no job {job!r}; it has {say_first(jobs, _NAMED)}"
+            )
         return job

@@ -16,6 +16,7 @@ from headgate.model.errors import HeadgateError, HubError, NotFoundError
 from headgate.model.identifiers import run_and_job
 from headgate.model.job_states import ENDED
 from headgate.recorded import runs
+from headgate.recorded.results import sweeps_of
 from headgate.recorded.runs import RunSummary
 
 _NOTHING = "nothing is running"
@@ -39,7 +40,9 @@ class CheckpointRequest:
 
 @dataclass(frozen=True, slots=True)
 class RunningJobs:
-    """Jobs of one run; None: all of them. `hub` is the folder of the hub that runs them."""
+    """Jobs of one run by their names, or those of their sweeps; None: all of them. `hub` is the
+    folder of the hub that runs them.
+    """
 
     run: str
     jobs: list[str] | None
@@ -78,15 +81,17 @@ class RunningJobs:
         with self.connect() as hub:
             return tuple(hub.ask("unpause", run=self.run, jobs=self.jobs)["jobs"])
 
-    def change(self, changes: Changes) -> None:
-        """Change each job.
+    def change(self, changes: Changes) -> tuple[str, ...]:
+        """Change each job. Returns their names.
 
         Raises:
             UsageError: A job cannot be changed in this way.
         """
+        changed = list[str]()
         with self.connect() as hub:
             for job in self.jobs or ():
-                hub.ask("change", run=self.run, job=job, changes=changes.plain())
+                changed += hub.ask("change", run=self.run, job=job, changes=changes.plain())["jobs"]
+        return tuple(changed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +166,10 @@ def _ends(
     folder = runs.home() / "runs" / chosen.run
     if stopping is None:
         written = _written(folder)
-        return written if chosen.jobs is None else {job: written[job] for job in chosen.jobs}
+        if chosen.jobs is None:
+            return written
+        sweeps = sweeps_of(folder)
+        return {job: end for job, end in written.items() if {job, sweeps.get(job)} & {*chosen.jobs}}
     ends: dict[str, JobEnd] = {}
     while any(job not in ends or ends[job].state not in ENDED for job in stopping):
         message = watched.receive() or {}
@@ -195,7 +203,7 @@ def running_jobs(jobs: Sequence[str], run: str | None, every: bool = False) -> l
     """Find running jobs among all hubs of this user.
 
     Args:
-        jobs: Their names; empty: all.
+        jobs: Their names, or those of their sweeps; empty: all.
         run: Their run; None: the latest that is running.
         every: Whether `run=None` means every running run.
 
@@ -227,11 +235,7 @@ def running_jobs(jobs: Sequence[str], run: str | None, every: bool = False) -> l
     chosen: dict[str, list[str]] = {}
     for job in jobs:
         prefix, name = run_and_job(job)
-        fitting = [
-            id
-            for id in running
-            if prefix in id and (runs.home() / "runs" / id / "jobs" / name).is_dir()
-        ]
+        fitting = [id for id in running if prefix in id and _has(runs.home() / "runs" / id, name)]
         if not fitting:
             where = (
                 f"it is a run: say --run {job}"
@@ -241,6 +245,11 @@ def running_jobs(jobs: Sequence[str], run: str | None, every: bool = False) -> l
             raise NotFoundError(f"no running job {job!r}; {where}")
         chosen.setdefault(fitting[-1], []).append(name)
     return [RunningJobs(id, names, hubs[id]) for id, names in chosen.items()]
+
+
+def _has(folder: Path, name: str) -> bool:
+    """Whether a run has a job of this name, or a sweep."""
+    return (folder / "jobs" / name).is_dir() or name in sweeps_of(folder).values()
 
 
 def _running() -> dict[str, Path]:

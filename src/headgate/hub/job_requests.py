@@ -7,11 +7,14 @@ from collections.abc import Callable, Sequence
 from headgate.hub.changes import Changes, check_resize
 from headgate.hub.parts.engines import Engines
 from headgate.hub.parts.nodes import Nodes
+from headgate.hub.state.job import LiveJob
+from headgate.hub.state.run import LiveRun
 from headgate.hub.state.runs import LiveRuns
 from headgate.model.errors import UsageError
 from headgate.model.events import ChangeRequested, Event, ResizeRequested, StopRequested
 from headgate.model.identifiers import JobId
 from headgate.model.job_states import ENDED
+from headgate.model.jobs import Job
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.units import say_bytes
 from headgate.planning.candidates import candidates, tasks_on
@@ -49,7 +52,7 @@ class JobRequests:
         Raises:
             UsageError: The run has no such job.
         """
-        jobs = self._live_runs.named(run, names)
+        jobs = self._live_runs.chosen(run, names).jobs
         stopping = [name for name, live in jobs.items() if live.state not in ENDED]
         for name in stopping:
             self._step(StopRequested(JobId.of(run, name), kill))
@@ -58,11 +61,14 @@ class JobRequests:
     def checkpoint(self, run: str, names: Sequence[str] | None) -> list[str]:
         """Ask jobs of a run (None: all) for a checkpoint at their next step boundary. Returns the
         names of those that can save one.
+
+        Raises:
+            UsageError: The run has no such job.
         """
         savers = {
             name: saver
-            for name, live in sorted(self._live_runs.runs[run].jobs.items())
-            if (names is None or name in names) and (saver := live.saver) is not None
+            for name, live in sorted(self._live_runs.chosen(run, names).jobs.items())
+            if (saver := live.saver) is not None
         }
         for name, saver in savers.items():
             self._engines.of(run).send(JobId.of(run, name).task(saver), {"type": "checkpoint"})
@@ -72,22 +78,51 @@ class JobRequests:
         """Names of running jobs that import a library of Headgate's and have not connected."""
         return [
             name
-            for name, live in sorted(self._live_runs.runs[run].jobs.items())
-            if (names is None or name in names) and live.state == "running" and live.is_unconnected
+            for name, live in sorted(self._live_runs.chosen(run, names).jobs.items())
+            if live.state == "running" and live.is_unconnected
         ]
 
-    def change(self, run: str, name: str, changes: Changes) -> None:
-        """Change the limits, fields or number of workers of a live job.
+    def change(self, run: str, name: str, changes: Changes) -> list[str]:
+        """Change the limits, fields or number of workers of a live job, or of each job of a sweep
+        that has not ended. Returns their names.
 
         Raises:
             UsageError: A change is impossible. Nothing is changed.
         """
-        live, id = self._live_runs.named(run, [name])[name], JobId.of(run, name)
-        live_run = self._live_runs.runs[run]
+        chosen, live_run = self._live_runs.chosen(run, [name]), self._live_runs.runs[run]
+        jobs = {
+            name: live
+            for name, live in chosen.jobs.items()
+            if live.state not in ENDED or name in chosen.named
+        }
+        if not jobs:
+            raise UsageError(f"each job of sweep {name!r} has ended; none can be changed")
+        specs = {name: self._changed(live_run, live, changes) for name, live in jobs.items()}
+        changed = [name for name, spec in specs.items() if spec != jobs[name].spec]
+        for job in changed:
+            jobs[job].spec = specs[job]
+            live_run.record_job(job)
+        if changed:
+            of_sweep = {} if chosen.named else {"sweep": name}
+            reason = Reason.of(ReasonKind.CHANGED_BY_USER, **changes.plain(), **of_sweep)
+            self._live_runs.event(live_run, "note", reason, name if chosen.named else None)
+        for job in changed:
+            self._step(ChangeRequested(JobId.of(run, job), specs[job]))
+        if changes.workers is not None:
+            for job in jobs:
+                self._step(ResizeRequested(JobId.of(run, job), changes.workers))
+        return list(jobs)
+
+    def _changed(self, run: LiveRun, live: LiveJob, changes: Changes) -> Job:
+        """A job with its changes.
+
+        Raises:
+            UsageError: They are impossible.
+        """
+        name, cluster = live.spec.name, self._nodes.cluster(run.submission)
         spec = changes.applied(live.spec)
         if changes.workers is not None:
-            most = tasks_on(self._nodes.cluster(live_run.submission))
-            check_resize(run, live, changes.workers, most)
+            check_resize(run.id, live, changes.workers, tasks_on(cluster))
         elif live.state in ENDED:
             raise UsageError(
                 f"job {name!r} is {live.state}; only one that has not ended can be changed"
@@ -103,12 +138,5 @@ class JobRequests:
                     f"found memory {say_bytes(changes.memory)}; job {name!r} holds "
                     f"{say_bytes(held)}"
                 )
-            candidates(self._nodes.cluster(live_run.submission), spec)
-        if spec != live.spec:
-            live.spec = spec
-            live_run.record_job(name)
-            reason = Reason.of(ReasonKind.CHANGED_BY_USER, **changes.plain())
-            self._live_runs.event(live_run, "note", reason, name)
-            self._step(ChangeRequested(id, spec))
-        if changes.workers is not None:
-            self._step(ResizeRequested(id, changes.workers))
+            candidates(cluster, spec)
+        return spec

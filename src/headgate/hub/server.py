@@ -206,8 +206,8 @@ class HubServer:
                 return await self._order(run, request, _names(request))
             case "change" if run in self._hub.runs:
                 changes = Changes.of(request.get("changes"))
-                self._hub.requests.change(run, str(request.get("job")), changes)
-                return {"type": "changing", "run": run, "job": request.get("job")}
+                changed = self._hub.requests.change(run, str(request.get("job")), changes)
+                return {"type": "changing", "run": run, "jobs": changed}
             case "attach" | "stop" | "checkpoint" | "change" | "prove" | "pause" | "unpause":
                 raise UsageError(f"run {run} is not running")
             case "warn":

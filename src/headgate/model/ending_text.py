@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from headgate.model.endings import Checkpoint, Doubt, Saved, StopAnswer
 from headgate.model.reasons import Facts
-from headgate.model.units import say_seconds
+from headgate.model.units import say_first, say_seconds
 
 _COMMANDS = 3
 """Most commands named in a sentence."""
@@ -44,13 +44,12 @@ def _said_saved(ending: Facts) -> str:
 
 
 def _said_processes(commands: Sequence[str]) -> str:
-    names = [
-        name if len(name) <= _LETTERS else f"{name[:_LETTERS]}…" for name in commands[:_COMMANDS]
-    ]
-    more = f" and {len(commands) - _COMMANDS} more" if len(commands) > _COMMANDS else ""
+    names = [name if len(name) <= _LETTERS else f"{name[:_LETTERS]}…" for name in commands]
     if len(commands) == 1:
         return f"a process behind, which was ended with it: {names[0]}"
-    return f"{len(commands)} processes behind, which were ended with it: {', '.join(names)}{more}"
+    return (
+        f"{len(commands)} processes behind, which were ended with it: {say_first(names, _COMMANDS)}"
+    )
 
 
 def how_to_end_plainly(facts: Facts) -> str:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from headgate.model.endings import OutsideFiles
 from headgate.model.reasons import Facts, StartOver
 from headgate.model.reasons import ReasonKind as Kind
-from headgate.model.units import counted, say_bytes, say_samples, say_seconds
+from headgate.model.units import counted, say_bytes, say_first, say_samples, say_seconds
 
 NEXT = ". Next: "
 """Separates a reason from what to do about it."""
@@ -54,10 +54,9 @@ def _counted(count: int, unit: str) -> str:
 
 
 def _runs_deleted(facts: Facts) -> str:
-    first, *others = facts["runs"]
-    more = f" and {len(others)} more" if others else ""
     return (
-        f"deleted the oldest runs, which were short and had no checkpoints: {first}{more}; "
+        "deleted the oldest runs, which were short and had no checkpoints: "
+        f"{say_first(facts['runs'], 1)}; "
         f"HEADGATE_KEEP_RUNS ({facts['keep']}) says how many runs are kept"
     )
 
@@ -65,8 +64,8 @@ def _runs_deleted(facts: Facts) -> str:
 def _files_edited(facts: Facts) -> str:
     files, since = facts["files"], "its last start" if facts["again"] else "the job was submitted"
     return (
-        f"{_shortened(files)} {'were' if files[1:] else 'was'} edited since {since}: it runs as it "
-        "is now, and the run records the commit of before"
+        f"{say_first(files, _FILES)} {'were' if files[1:] else 'was'} edited since {since}: it "
+        "runs as it is now, and the run records the commit of before"
     )
 
 
@@ -99,11 +98,6 @@ _WHY_OVER: Mapping[str, str] = {
     StartOver.GONE: "none of its checkpoints is left (gone: {checkpoint})",
     StartOver.ELSEWHERE: "only node {node} has {checkpoint}",
 }
-
-
-def _shortened(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _FILES} more" if len(names) > _FILES else ""
-    return f"{', '.join(names[:_FILES])}{more}"
 
 
 def _too_few_samples(facts: Facts) -> str:
@@ -223,8 +217,8 @@ def _left_shared_memory(facts: Facts) -> str:
     files = facts["files"]
     paths = " ".join(shlex.quote(f"/dev/shm/{name}") for name in files[:_FILES])
     return (
-        f"left in /dev/shm: {_shortened(files)}; that takes {say_bytes(facts['bytes'])} of memory "
-        f"until it is removed: `rm {paths}`"
+        f"left in /dev/shm: {say_first(files, _FILES)}; that takes {say_bytes(facts['bytes'])} of "
+        f"memory until it is removed: `rm {paths}`"
     )
 
 

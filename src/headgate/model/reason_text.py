@@ -318,6 +318,12 @@ def say_changes(changes: Mapping[str, Any]) -> str:
     )
 
 
+def _changed_by_user(facts: Facts) -> str:
+    changes = {name: value for name, value in facts.items() if name != "sweep"}
+    jobs = f"jobs of sweep {facts['sweep']} were " if "sweep" in facts else ""
+    return f"{jobs}changed by {'their' if jobs else 'its'} user: {say_changes(changes)}"
+
+
 def _stopped_early(facts: Facts) -> str:
     metric, by_rule = facts["metric"], "ended early by the rule of its sweep"
     if "value" not in facts:
@@ -363,7 +369,7 @@ _WORDS: Mapping[Kind, str | Callable[[Facts], str]] = {
     Kind.STARTED: _started,
     Kind.TAKEN_UP: "went on without a hub, and is taken up again",
     Kind.RESIZED: _resized,
-    Kind.CHANGED_BY_USER: lambda facts: f"changed by its user: {say_changes(facts)}",
+    Kind.CHANGED_BY_USER: _changed_by_user,
     Kind.UNPAUSED: lambda facts: (
         f"unpaused after {say_seconds(facts['seconds'])}" if facts.get("seconds") else "unpaused"
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from headgate.model.reasons import Facts, KeepsRoom
-from headgate.model.units import counted, say_bytes, say_seconds, say_time
+from headgate.model.units import counted, say_bytes, say_first, say_seconds, say_time
 
 NAMED = 3
 """Most jobs named in a sentence."""
@@ -27,7 +27,7 @@ def needs_room(facts: Facts) -> str:
         return text  # the job starts before any of them ends
     if unknown := facts.get("unknown", ()):
         takes = "take" if len(unknown) > 1 else "takes"
-        text += f"; nothing tells yet how long {_names(unknown)} {takes}"
+        text += f"; nothing tells yet how long {say_first(unknown, NAMED)} {takes}"
     if (at := facts.get("expected_at")) is not None:
         text += f"; expected to start at about {say_time(at)}"
     if (back := facts.get("given_back")) is not None:
@@ -50,19 +50,13 @@ _KEEPS: Mapping[KeepsRoom, str] = {
 
 
 def _said_holders(lacks: Facts, holders: Sequence[str]) -> str:
-    many, names = len(holders) > 1, _names(holders)
+    many, names = len(holders) > 1, say_first(holders, NAMED)
     if lacks["kind"] in ("gpu-unseen", "gpu-alone"):
         return f"; {names} {'are' if many else 'is'} there"
     has = "have" if many else "has"
     if "free_bytes" in lacks:
         return f"; {names} {has} some of it"
     return f", which {names} {has}"
-
-
-def _names(jobs: Sequence[str]) -> str:
-    more = len(jobs) - NAMED
-    named = ", ".join(jobs[:NAMED])
-    return named if more <= 0 else f"{named} and {more} more"
 
 
 _BOUNDED = {

@@ -6,6 +6,7 @@ import math
 import re
 import sys
 import time
+from collections.abc import Sequence
 from typing import Literal
 
 _NUMBER = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
@@ -144,6 +145,12 @@ def counted(number: float, noun: str, form: str = ",") -> str:
     """
     said = format(number, form)
     return f"{said} {noun}" if said == "1" else f"{said} {noun}s"
+
+
+def say_first(names: Sequence[str], most: int) -> str:
+    """`a, b and 3 more`: at most so many of these names, and how many the others are."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def say_percent(part: float, digits: int = 0) -> str:

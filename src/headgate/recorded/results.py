@@ -205,6 +205,12 @@ def trials_of(reader: RunReader) -> dict[str, Mapping[str, Any]]:
     return {name: as_object(trial) for name, trial in reader.tuples(sql) if trial}
 
 
+def sweeps_of(folder: Path) -> dict[str, str]:
+    """The sweep of each job of a run that is of one."""
+    with RunReader(folder / runs.STORE) as reader:
+        return {job: str(trial["sweep"]) for job, trial in trials_of(reader).items()}
+
+
 def parameter_names(results: Iterable[JobResult]) -> tuple[str, ...]:
     """The names of all parameters, in the order in which they come."""
     return tuple(dict.fromkeys(name for result in results for name in result.parameters))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.model.units import say_percent
+from headgate.model.units import say_first, say_percent
 from headgate.verification.verdict import (
     CutOff,
     FirstDifference,
@@ -164,11 +164,9 @@ def kept_alone(verification: Verification) -> str:
 
 def differs(difference: FirstDifference) -> str:
     """In words, what differs, by how much, and from which step on."""
-    named = ", ".join(f"`{name}`" for name in difference.tensors[:_NAMED])
-    more = len(difference.tensors) - _NAMED
+    named = say_first([f"`{name}`" for name in difference.tensors], _NAMED)
     kind = (_KINDS if len(difference.tensors) == 1 else _PLURAL)[difference.kind]
     text = f"{_percent(difference.size)} from step {difference.step} on: {kind} {named}"
-    text += f" and {more} more" if more > 0 else ""
     return text + (f" (optimizer {difference.optimizer})" if difference.optimizer > 1 else "")
 
 

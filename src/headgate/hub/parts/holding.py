@@ -22,7 +22,11 @@ from headgate.model.events import Event, PauseRequested, TaskStarted, UnpauseReq
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.job_states import ENDED
 from headgate.model.reasons import PauseKind, Reason, ReasonKind
+from headgate.model.units import say_first
 from headgate.scripts import resume_arguments
+
+_SAID = 5
+"""At most so many jobs are said one by one to be in another state."""
 
 
 @dataclass(slots=True, eq=False)
@@ -91,23 +95,26 @@ class JobHolder(Component):
     # --- requests of clients
 
     async def pause(self, run: str, jobs: Sequence[str] | None, release: bool) -> list[str]:
-        """Pause jobs of a run (None: all that can be). Returns their names once they stand still,
-        or are asked to end (`release`).
+        """Pause jobs of a run, or of its sweeps (None: all that can be). Returns their names once
+        they stand still, or are asked to end (`release`).
 
         Raises:
             UsageError: A named job cannot be paused. Nothing is changed.
             IsolationError: A job could not be frozen. It runs on.
         """
-        live_jobs = self._live_runs.named(run, jobs)
+        chosen = self._live_runs.chosen(run, jobs)
         refusals = {
             name: refusal
-            for name, live in live_jobs.items()
+            for name, live in chosen.jobs.items()
             if (refusal := self._why_not_paused(run, live, release))
         }
-        able = [name for name in live_jobs if name not in refusals]
-        if refusals and (jobs is not None or not able):
-            raise UsageError("; ".join(refusals.values()))
-        for name in able:
+        able = [name for name in chosen.jobs if name not in refusals]
+        if refusals and not (able and chosen.named.isdisjoint(refusals)):
+            first = "; ".join(list(refusals.values())[:_SAID])
+            others = f"; and {len(refusals) - _SAID:,} others" if len(refusals) > _SAID else ""
+            raise UsageError(first + others)
+        # those that wait first: else each would begin as another gives up its place
+        for name in sorted(able, key=lambda name: chosen.jobs[name].state != "waiting"):
             self._step(PauseRequested(JobId.of(run, name), release))
         for name in able:
             hold = self._holds.get(JobId.of(run, name))
@@ -121,12 +128,12 @@ class JobHolder(Component):
         Raises:
             UsageError: A named job is not paused, or none is.
         """
-        live_jobs = self._live_runs.named(run, jobs)
-        others = {name: live for name, live in live_jobs.items() if not _is_paused(live)}
-        paused = [name for name in live_jobs if name not in others]
-        if others and (jobs is not None or not paused):
-            states = ", ".join(f"job {name!r} is {live.state}" for name, live in others.items())
-            raise UsageError(f"{states}; only a paused one can be unpaused")
+        chosen = self._live_runs.chosen(run, jobs)
+        others = {name: live for name, live in chosen.jobs.items() if not _is_paused(live)}
+        paused = [name for name in chosen.jobs if name not in others]
+        if others and not (paused and chosen.named.isdisjoint(others)):
+            states = [f"job {name!r} is {live.state}" for name, live in others.items()]
+            raise UsageError(f"{say_first(states, _SAID)}; only a paused one can be unpaused")
         for name in paused:
             self._step(UnpauseRequested(JobId.of(run, name)))
         return paused

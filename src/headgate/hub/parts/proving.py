@@ -115,7 +115,7 @@ class InterferenceProber(Component):
                 f"{MOST_PART_ASKED:.0%}"
             )
         own = [name for name in culprits or () if not is_of_other(name)]
-        for name, job in self._live_runs.named(run, [*(victims or ()), *own]).items():
+        for name, job in self._live_runs.chosen(run, [*(victims or ()), *own]).jobs.items():
             if job.state != "running":
                 raise UsageError(f"job {name!r} is {job.state}; only running jobs can be proved")
         for name in own:

@@ -6,7 +6,8 @@ import asyncio
 import json
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from headgate.forecast.job_tracker import Trackers
@@ -16,6 +17,7 @@ from headgate.hub.state.run import LiveRun
 from headgate.model.errors import UsageError
 from headgate.model.identifiers import JobId, TaskId, TaskName
 from headgate.model.reasons import Reason, ReasonKind
+from headgate.model.units import say_first
 
 Watcher = Callable[[dict[str, Any]], None]
 
@@ -30,6 +32,8 @@ _OF_A_SCRIPT = frozenset(
     }
 )
 """What all jobs of a sweep would say alike, for their script is the same."""
+_NAMED = 8
+"""At most so many jobs are named as those that there are."""
 REST = 50.0
 """Seconds of rest for each CPU second of a snapshot of very many jobs."""
 
@@ -82,6 +86,28 @@ class Watchers:
             self._timer = asyncio.get_running_loop().call_later(pause, self._show)
 
 
+@dataclass(frozen=True, slots=True)
+class ChosenJobs:
+    """Jobs of a run that somebody asks for.
+
+    Args:
+        jobs: The jobs, by name.
+        named: Those that were named themselves. The others are there as part of a sweep, or of the
+            run, and what cannot be done with one of them is done with the rest.
+    """
+
+    jobs: Mapping[str, LiveJob]
+    named: frozenset[str] = frozenset()
+
+
+def _of_sweep(jobs: Mapping[str, LiveJob], sweep: str) -> dict[str, LiveJob]:
+    return {
+        name: job
+        for name, job in jobs.items()
+        if job.spec.trial is not None and job.spec.trial.sweep == sweep
+    }
+
+
 class LiveRuns:
     """Finds runs, and passes their events to stores and watchers.
 
@@ -102,18 +128,23 @@ class LiveRuns:
         job = id if isinstance(id, JobId) else id.job
         return self.runs[job.run], self.runs[job.run].jobs[job.name]
 
-    def named(self, run: str, names: Sequence[str] | None) -> dict[str, LiveJob]:
-        """Jobs of a run by name; None: all.
+    def chosen(self, run: str, names: Sequence[str] | None) -> ChosenJobs:
+        """Jobs of a run by their names or those of their sweeps; None: all.
 
         Raises:
             UsageError: The run has no such job.
         """
-        jobs = self.runs[run].jobs
-        for name in names or ():
-            if name not in jobs:
-                expected = ", ".join(jobs)
+        every = self.runs[run].jobs
+        if names is None:
+            return ChosenJobs(every)
+        jobs = dict[str, LiveJob]()
+        for name in names:
+            found = {name: every[name]} if name in every else _of_sweep(every, name)
+            if not found:
+                expected = say_first([*every], _NAMED)
                 raise UsageError(f"run {run} has no job {name!r}; expected one of {expected}")
-        return {name: jobs[name] for name in (jobs if names is None else names)}
+            jobs |= found
+        return ChosenJobs(jobs, frozenset(names) & every.keys())
 
     def attempt_of(self, task: TaskId) -> tuple[LiveRun, LiveJob, Attempt, TaskName]:
         """Run, job, attempt and name of a task.
