@@ -445,7 +445,12 @@ class _Task:
         }
         live_runs = cast(LiveRuns, SimpleNamespace(**hears))
         self._listener = HubListener(
-            live_runs, self._run.folder, lambda _: None, lambda _: None, lambda *_: None
+            live_runs,
+            self._run.folder,
+            lambda _: None,
+            lambda _: None,
+            lambda *_: None,
+            lambda: None,
         )
         self._log = TaskLog(os.devnull)
         self._live = live

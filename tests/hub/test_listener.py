@@ -91,7 +91,7 @@ def heard(
         hears = {"attempt_of": attempt_of, "event": event, "failed": failed}
         live_runs = cast(LiveRuns, SimpleNamespace(**hears))
         listener = HubListener(
-            live_runs, run.folder, events.append, lambda _: None, lambda *_: None
+            live_runs, run.folder, events.append, lambda _: None, lambda *_: None, lambda: None
         )
         say(listener, task)
         listener.exited(task, Exit(code=0))

@@ -8,7 +8,8 @@ import signal
 import socket
 import sqlite3
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -169,24 +170,52 @@ def test_a_command_takes_up_what_hub_and_guard_left(user: User) -> None:
     assert task["ended"] == ended["ended"] < known - began + 0.01
 
 
+@contextmanager
+def shutting_down(user: User) -> Iterator[None]:
+    """Its systemd says that the machine is being shut down, from the first job on."""
+    before, stub = user.variables["PATH"], user.write("systemctl", "#!/bin/sh\necho stopping\n")
+    stub.chmod(0o700)
+    user.variables["PATH"] = f"{user.folder}:{before}"
+    yield
+    stub.unlink()
+    user.variables["PATH"] = before
+
+
+def is_gone(user: User) -> bool:
+    """Whether there is no hub, and nobody who would start one."""
+    return user.traces.hub() is None and user.traces.guard() is None
+
+
 def test_a_hub_that_ends_with_the_machine_stops_no_job(user: User) -> None:
-    user.write("systemctl", f"#!/bin/sh\necho yes > {user.folder}/asked\necho stopping\n").chmod(
-        0o700
-    )
-    user.variables["PATH"] = f"{user.folder}:{user.variables['PATH']}"
-    user.detaches("counts.py")
-    # the rows of its steps and of its tasks are not read at the same moment
-    user.sees_job("counts", lambda entry: (entry["step"] or 0) > 5)
-    entry = user.sees_job("counts", lambda entry: entry["tasks"][0]["pid"] is not None)
-    hub = hub_of(user)
-    os.kill(hub, signal.SIGTERM)
-    user.sees("asked")
-    user.variables["PATH"] = user.variables["PATH"].partition(":")[2]
-    (user.folder / "systemctl").unlink()
-    next_hub(user, hub)
+    with shutting_down(user):
+        user.detaches("counts.py")
+        # the rows of its steps and of its tasks are not read at the same moment
+        user.sees_job("counts", lambda entry: (entry["step"] or 0) > 5)
+        entry = user.sees_job("counts", lambda entry: entry["tasks"][0]["pid"] is not None)
+        os.kill(hub_of(user), signal.SIGTERM)
+        wait.until(lambda: is_gone(user), SECONDS, "hub and guard are gone")
+    user.types("ps")
     user.touch("go")
     ended = user.sees_state("counts", "failed")
     assert (ended["exit_code"], ended["tasks"][0]["pid"]) == (7, entry["tasks"][0]["pid"])
+
+
+def test_what_the_machine_ends_before_the_hub_goes_on_after_its_start(user: User) -> None:
+    user.write("saves.py", SAVES)
+    user.write("jobs.yaml", JOBS.replace("learns.py", "saves.py, resumes: true"))
+    with shutting_down(user):
+        run = user.detaches("jobs.yaml")
+        user.sees("saved")
+        user.sees_job("counts", lambda entry: (entry["step"] or 0) > 10)
+        for pid in user.traces.tasks():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        wait.until(lambda: is_gone(user), SECONDS, "hub and guard are gone")
+    as_of_another_boot(user.home, run)
+    user.touch("go")
+    user.types("ps")
+    assert "lost when this machine stopped" in user.sees_state("counts", "failed")["reason"]
+    assert user.sees_state("learns", "done")["attempt"] == 2
 
 
 def test_after_a_reboot_what_waited_runs_and_what_ran_is_told(user: User) -> None:

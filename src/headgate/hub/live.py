@@ -95,6 +95,7 @@ class LiveHub:
             self._step,
             suspect=lambda _: self._nodes.look(),
             hardware=lambda task, node: self._nodes.hardware(self._engines.spec_of(task.run), node),
+            leave=self.leave,
             printed=lambda task, lines: self._readiness.printed(task, lines),  # noqa: PLW0108  # it is made later
         )
         sampling = Sampling(self._live_runs, engine, self._step)

@@ -13,7 +13,6 @@ import math
 import os
 import resource
 import signal
-import subprocess
 import sys
 import time
 import traceback
@@ -35,6 +34,7 @@ from headgate.hub.state.runs import Watcher
 from headgate.hub.submission import parse
 from headgate.hub.taking_up import former_runs
 from headgate.hub.watchdog import HubWatchdog, leftovers
+from headgate.machine import systemd
 from headgate.model import defaults, log_levels
 from headgate.model.errors import HeadgateError, HubError, UsageError
 from headgate.model.reasons import Reason, ReasonKind
@@ -87,7 +87,7 @@ class HubServer:
 
     def asked_to_stop(self) -> None:
         """Stop the jobs; if the machine is being shut down, leave them to the next hub."""
-        if not self.stopping.is_set() and machine_stops():
+        if not self.stopping.is_set() and systemd.is_stopping():
             self._hub.leave()
         self.stopping.set()
 
@@ -273,16 +273,6 @@ class HubServer:
         proof = self._hub.proving.begin(run, _names(request), culprits, float(most), show)
         closers.append(proof.cancel)
         return {"type": "proving", "run": run, "jobs": proof.victims, "neighbours": proof.culprits}
-
-
-def machine_stops() -> bool:
-    """Whether this machine is being shut down, as far as systemd tells."""
-    try:
-        words = ["systemctl", "is-system-running"]
-        answer = subprocess.run(words, capture_output=True, text=True, timeout=2.0, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return answer.stdout.strip() == "stopping"
 
 
 class ServedSocket:

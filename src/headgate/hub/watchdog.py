@@ -28,7 +28,7 @@ from typing import Any
 from headgate import isolation
 from headgate.isolation.process import remove_empty_groups
 from headgate.isolation.signals import targets
-from headgate.machine import processes
+from headgate.machine import processes, systemd
 from headgate.model.errors import HeadgateError
 from headgate.model.events import GRACE_SECONDS
 from headgate.model.identifiers import TaskId
@@ -298,6 +298,10 @@ class _Guard:
         lives = time.monotonic() - self._began >= _LIVES_SECONDS
         deaths = 0 if lives else int(os.environ.get(DEATHS) or 0) + 1
         if self._lock is None or deaths > _MOST_DEATHS or not folders.awaited(self._folder):
+            return
+        if (
+            systemd.is_stopping()
+        ):  # it would see jobs end with the machine, and take that for theirs
             return
         os.close(self._lock)
         environment = {**os.environ, DEATHS: str(deaths)}

@@ -7,6 +7,7 @@ import subprocess
 from headgate.model.errors import HeadgateError
 
 _SECONDS = 60.0
+_LOOK_SECONDS = 5.0
 
 
 def order(*words: str, cure: str = "") -> None:
@@ -29,3 +30,15 @@ def order(*words: str, cure: str = "") -> None:
         detail = answer.stderr.strip() or f"exit code {answer.returncode}"
         advice = f"; {cure}" if cure else ""
         raise HeadgateError(f"`{' '.join(words)}` failed: {detail}{advice}")
+
+
+def is_stopping() -> bool:
+    """Whether this machine is being shut down, as far as systemd tells."""
+    try:
+        words = ["systemctl", "is-system-running"]
+        answer = subprocess.run(
+            words, capture_output=True, text=True, timeout=_LOOK_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return answer.stdout.strip() == "stopping"

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import islice
@@ -22,6 +23,7 @@ from headgate.hub.parts.throttle import ProgressThrottle
 from headgate.hub.state.job import LiveJob
 from headgate.hub.state.run import LiveRun
 from headgate.hub.state.runs import LiveRuns
+from headgate.machine import systemd
 from headgate.model import events
 from headgate.model.cluster import Node
 from headgate.model.endings import Exit
@@ -61,6 +63,7 @@ class HubListener(Listener):
         suspect: Called with a task that ended badly, before its end is reported: its node may be
             lost.
         hardware: Gives the machine of a task; None: it is lost.
+        leave: Ends this hub at once; the next one takes up its runs.
         printed: Called with lines that a task printed.
     """
 
@@ -71,12 +74,14 @@ class HubListener(Listener):
         step: Callable[[Event], None],
         suspect: Callable[[TaskId], None],
         hardware: Callable[[TaskId, str], Node | None],
+        leave: Callable[[], None],
         printed: Callable[[TaskId, Sequence[str]], None] = lambda *_: None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._live_runs = live_runs
         self._step = step
         self._suspect = suspect
+        self._leave = leave
         self._printed = printed
         self._checkpoint_reports = CheckpointReports(live_runs, step)
         self._profile_reports = ProfileReports(live_runs, profiles, hardware)
@@ -266,6 +271,8 @@ class HubListener(Listener):
 
     def ended(self, task: TaskId, exit: Exit) -> None:
         """A task has ended, or could not start; called on the loop."""
+        if self._is_with_machine(task, exit):
+            self._leave()
         try:
             exit = self._left(task, exit)
         except Exception as error:  # noqa: BLE001  # its end has to reach the controller
@@ -273,6 +280,14 @@ class HubListener(Listener):
         self._step(events.TaskExited(task, exit))
         if task.job.run in self._live_runs.runs:
             self._live_runs.find(task.job)[1].unseen_end = None  # of this attempt alone
+
+    def _is_with_machine(self, task: TaskId, exit: Exit) -> bool:
+        """Whether a task got the signal that all processes get when their machine is shut down."""
+        if exit.shell_code != 128 + signal.SIGTERM:
+            return False
+        run = self._live_runs.runs.get(task.job.run)
+        was_asked = run is None or run.jobs[task.job.name].state == "stopping"
+        return not was_asked and systemd.is_stopping()
 
     def _left(self, task: TaskId, exit: Exit) -> Exit:
         """Note a task's end. Returns the exit to report."""
