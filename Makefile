@@ -48,6 +48,7 @@ test-all:
 test-long: $(VENV)/dev.stamp
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PYTEST) --numprocesses 3 -m long
 	@tests/v2/run $(CURDIR)/$(BIN)/python containers
+	@$(BIN)/python tests/v2/service.py
 
 test-v2: $(VENV)/pytest.stamp
 	@tests/v2/run $(CURDIR)/$(BIN)/python

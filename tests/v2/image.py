@@ -5,6 +5,7 @@ for those that need it, and nothing else.
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import re
 import shutil
 import subprocess
@@ -51,15 +52,20 @@ def make_disk(folder: Path, runs: str) -> Path:
 
 
 def make_root(root: Path, site: Path, packages: list[str], programs: list[Path]) -> str:
-    """Make the root of a machine with this Python, other programs, and installed distributions in
-    its folder `site`; returns the path of the interpreter there.
-    """
-    for name in ("proc", "sys", "dev", "run", "tmp", "etc", GUEST):
+    """Make the root of a machine that has what `fill_root` puts there, and nothing else."""
+    for name in ("proc", "sys", "dev", "run", "tmp", "etc"):
         (root / name).mkdir(parents=True)
     users = {"root": 0, "user": 1000, "other": 1001}
     lines = (f"{name}:x:{uid}:{uid}::/tmp:/bin/sh\n" for name, uid in users.items())
     (root / "etc/passwd").write_text("".join(lines))
     (root / "etc/hosts").write_text("127.0.0.1 localhost\n")
+    return fill_root(root, site, packages, programs)
+
+
+def fill_root(root: Path, site: Path, packages: list[str], programs: list[Path]) -> str:
+    """Put this Python into a root, other programs, and installed distributions in its folder
+    `site`; returns the path of the interpreter there.
+    """
     python = _copy_programs(root, programs)
     for name in packages:
         # fails for what is missing; what these require may be for another system
@@ -104,7 +110,10 @@ def _copy_programs(root: Path, programs: list[Path]) -> str:
 
 
 def _copy(root: Path, file: Path) -> None:
+    """Copy a file, unless the root has it: there it may be a link that leads out of it."""
     target = _inside(root, file)
+    if os.path.lexists(target):
+        return
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy2(file, target)
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 
+from headgate.machine.files import content
 from headgate.model.errors import HeadgateError
 
 _SECONDS = 60.0
 _LOOK_SECONDS = 5.0
+_FIRST_PROCESS = Path("/proc/1/comm")
 
 
 def order(*words: str, cure: str = "") -> None:
@@ -34,6 +37,9 @@ def order(*words: str, cure: str = "") -> None:
 
 def is_stopping() -> bool:
     """Whether this machine is being shut down, as far as systemd tells."""
+    # in the end it becomes this program (cut to 15 letters), which answers nobody
+    if content(_FIRST_PROCESS) == "systemd-shutdow":
+        return True
     try:
         words = ["systemctl", "is-system-running"]
         answer = subprocess.run(
