@@ -109,6 +109,7 @@ def test_workers_join_and_leave_a_job_that_goes_on(team: Team) -> None:
     assert team.user.json("resize", "team", "--workers", "4") == {
         "run": team.run,
         "job": "team",
+        "jobs": ["team"],
         "workers": 4,
     }
     team.sees("worker-0", dict.fromkeys((*EVERYBODY, "worker-2", "worker-3"), AT_WORK))

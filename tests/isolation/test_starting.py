@@ -191,9 +191,13 @@ def test_a_process_id_that_was_used_again_is_neither_taken_up_nor_ended(
         keeper = {"pid": stranger.pid, "started": 1, "floor": 0, "places": places}
         seen = processes.look(stranger.pid)
         assert seen is not None
-        task = {"task": "run/job/worker-0", "mode": "none", "folders": {}, "keeper": keeper}
+        # whatever has the id of the task is ended: it is nobody else's
+        task = f"run-{os.getpid()}/job/worker-0"
         record = {
-            **task,
+            "task": task,
+            "mode": "none",
+            "folders": {},
+            "keeper": keeper,
             "pid": seen.pid,
             "started": seen.started,
             "boot": processes.boot_id(),
