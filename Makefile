@@ -49,6 +49,7 @@ test-long: $(VENV)/dev.stamp
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PYTEST) --numprocesses 3 -m long
 	@tests/v2/run $(CURDIR)/$(BIN)/python containers
 	@$(BIN)/python tests/v2/service.py
+	@$(BIN)/python tests/v2/service.py arbiter
 
 test-v2: $(VENV)/pytest.stamp
 	@tests/v2/run $(CURDIR)/$(BIN)/python

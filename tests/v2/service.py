@@ -1,5 +1,5 @@
-"""Whether runs go on with `headgate service install` where systemd starts the machine: nobody logs
-in after a restart, and after a power cut.
+"""Whether runs go on with `headgate service install` where systemd starts the machine, with an
+arbiter or without: nobody logs in after a restart, and after a power cut.
 
 The machine is emulated, with a Debian of its own. Its user logs in at the console, which runs
 `service_session.py`; jobs note what they do at a second serial line.
