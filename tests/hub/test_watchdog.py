@@ -33,8 +33,13 @@ def test_a_box_that_cannot_be_removed_keeps_its_record_and_stops_nothing(
     )
     (boxes / "r:b:worker-0.json").write_text('{"isolation": ')
     (boxes / "r:c:worker-0.json").write_text("[1]")
+    with subprocess.Popen(["true"]) as hub:
+        pass
+    unfinished, other = (boxes / f".r:d:worker-0.json.{pid}" for pid in (hub.pid, os.getpid()))
+    unfinished.touch()
+    other.touch()
     leftovers(tmp_path)
-    assert [path.name for path in boxes.iterdir()] == ["r:a:worker-0.json"]
+    assert {*boxes.iterdir()} == {boxes / "r:a:worker-0.json", other}
     said = capfd.readouterr().err
     assert said.startswith(
         "a box of r/a/worker-0 is left: no isolation 'submarine'; expected one of container"

@@ -32,7 +32,7 @@ from headgate.machine import processes, systemd
 from headgate.model.errors import HeadgateError
 from headgate.model.events import GRACE_SECONDS
 from headgate.model.identifiers import TaskId
-from headgate.model.paths import write_whole
+from headgate.model.paths import remove_unfinished, write_whole
 from headgate.recorded import folders
 
 _TAKE_SECONDS = 5.0
@@ -154,6 +154,13 @@ def leftovers(folder: Path) -> None:
             if is_kept(record) or not sweep(record):
                 continue
         file.unlink(missing_ok=True)
+    _remove_unfinished(folder)
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """Remove what hubs left that died while they wrote a file or made a box."""
+    for place in (folder / "boxes", folder, folders.home(), *folders.awaited(folder)):
+        remove_unfinished(place)
     remove_empty_groups()
 
 
@@ -262,7 +269,7 @@ class _Guard:
             self._drop(self._tasks.pop(id))
         self._end_others()
         folders.remove_sockets(self._folder)
-        remove_empty_groups()
+        _remove_unfinished(self._folder)
         self._start_next()
 
     def _end_others(self) -> None:

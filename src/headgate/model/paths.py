@@ -70,6 +70,14 @@ def write_whole(path: Path, text: str) -> None:
         fresh.unlink(missing_ok=True)
 
 
+def remove_unfinished(folder: Path) -> None:
+    """Remove the files of a folder that processes were killed in writing (`write_whole`)."""
+    for path in folder.glob(".*"):
+        pid = path.name.rpartition(".")[2]
+        if pid.isdecimal() and not Path(f"/proc/{pid}").exists():
+            path.unlink(missing_ok=True)
+
+
 def secure(*paths: Path) -> None:
     """Have files, and the names in folders, outlast a power cut. Takes as long as the disk.
 
