@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -139,6 +140,16 @@ def test_cores_and_priority_of_a_running_job_are_changed(client: Client, user: U
     assert (spec.limits.cores, spec.priority) == (1.0, 3.0)
     with pytest.raises(NotFoundError, match="nothing is running"):
         run.set("a", cores=2)
+
+
+def test_a_run_whose_folder_is_gone_hides_no_job_of_another(client: Client, user: User) -> None:
+    run = client.run(job("a", WAITS))
+    gone = client.run(job("b", WAITS))
+    user.sees_state("a", "running")
+    user.sees_state("b", "running")
+    shutil.rmtree(gone.path)
+    assert {name: end.state for name, end in run.stop("a", kill=True).items()} == {"a": "killed"}
+    assert "no running job 'c'" in user.types("stop", "c", code=5).message
 
 
 def test_jobs_are_stopped_by_name(client: Client, user: User) -> None:

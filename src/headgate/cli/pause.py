@@ -25,9 +25,8 @@ def command(jobs: tuple[str, ...], run: str | None, release: bool, as_json: bool
     """Pause jobs until `headgate unpause`.
 
     If you name no job, all jobs of the run are paused; the name of a sweep stands for its jobs. A
-    job that runs is frozen and keeps its
-    memory; with `--release` it ends with a checkpoint instead, and starts again from that. A job
-    that waits keeps its place in the queue.
+    job that runs is frozen and keeps its memory; with `--release` it ends with a checkpoint
+    instead, and starts again from that. A job that waits keeps its place in the queue.
 
     \b
     Example: headgate pause cnn

@@ -20,8 +20,7 @@ def command(jobs: tuple[str, ...], run: str | None, as_json: bool) -> None:
     """Let paused jobs go on.
 
     If you name no job, all paused jobs of the run go on; the name of a sweep stands for its jobs.
-    One that gave back its memory waits for
-    room, and starts again from its checkpoint.
+    One that gave back its memory waits for room, and starts again from its checkpoint.
 
     \b
     Example: headgate unpause cnn

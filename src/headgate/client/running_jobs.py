@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -249,7 +249,11 @@ def running_jobs(jobs: Sequence[str], run: str | None, every: bool = False) -> l
 
 def _has(folder: Path, name: str) -> bool:
     """Whether a run has a job of this name, or a sweep."""
-    return (folder / "jobs" / name).is_dir() or name in sweeps_of(folder).values()
+    if (folder / "jobs" / name).is_dir():
+        return True
+    with suppress(HeadgateError):  # its folder is gone
+        return name in sweeps_of(folder).values()
+    return False
 
 
 def _running() -> dict[str, Path]:
