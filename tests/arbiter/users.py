@@ -23,6 +23,11 @@ _LOCKED = {"useradd": 1, "userdel": 1}
 """Exit status while another process changes the users of this machine."""
 _NO_USER = 6
 _MOST_TRIES = 50
+_NAMES = "abcdefgh"
+_FIRST_UID = 100_000
+"""Numbers of users are of one process of tests each: useradd gives that of a deleted one, whose
+processes a test has still to end, to the next who asks.
+"""
 _PUBLIC = "/usr/local/bin:/usr/bin:/bin"
 
 
@@ -126,9 +131,10 @@ def unix_users(count: int) -> Iterator[list[UnixUser]]:
         os.chmod(folder, 0o755)
         users = []
         for i in range(count):
-            name = f"hgtest{os.getpid()}{'abcdefgh'[i]}"
-            home = os.path.join(folder, name)
-            _change("useradd", "--no-log-init", "--create-home", "--home-dir", home, name)
+            name = f"hgtest{os.getpid()}{_NAMES[i]}"
+            home, uid = os.path.join(folder, name), str(_FIRST_UID + len(_NAMES) * os.getpid() + i)
+            words = ("--no-log-init", "--create-home", "--home-dir", home, "--uid", uid, name)
+            _change("useradd", *words)
             undo.callback(_change, "userdel", name)
             users.append(UnixUser(name))
             undo.callback(users[-1].end)
