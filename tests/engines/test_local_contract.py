@@ -63,6 +63,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 
 @pytest.mark.hardware
+@pytest.mark.long  # tests/isolation/test_places.py has what a place adds
 class TestInAPlace(EngineContract):
     @pytest.fixture
     def engine(self, place: Place, tmp_path: Path) -> Engine:

@@ -140,15 +140,8 @@ FORMS = {
 """The causes in scripts that are written as for these trainers."""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "forms",
-    [
-        ["trainer", "lightning"],
-        # two more causes by the same spans, which tests/diagnosis has of made-up ones
-        pytest.param(["accelerate", "plain"], marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long  # tests/diagnosis has these causes, tests/torch the spans of such scripts
+@pytest.mark.parametrize("forms", [["trainer", "lightning"], ["accelerate", "plain"]])
 def test_causes_that_need_spans_are_told_of_unchanged_scripts(
     forms: list[str], tmp_path: Path
 ) -> None:

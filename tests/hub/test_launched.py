@@ -159,6 +159,7 @@ def test_the_first_worker_may_end_before_the_others_as_under_torchrun(user: User
 
 
 @pytest.mark.slow
+@pytest.mark.long  # test_stacks.py has those of other jobs
 def test_the_stacks_of_a_job_of_torchrun_s_are_those_of_its_script(user: User) -> None:
     """Not of what starts its first worker, nor of the store beside it."""
     waits = """

@@ -131,6 +131,7 @@ def test_it_goes_on_from_the_newest_whole_checkpoint_and_says_so(
     assert user.log("learns") == learned
 
 
+@pytest.mark.long  # test_a_plain_script_is_run_again_only_when_told is shorter
 def test_without_a_whole_one_it_starts_over_only_when_told(
     kept: tuple[User, str, Path, Path], learned: str
 ) -> None:
@@ -166,7 +167,7 @@ def test_without_a_whole_one_it_starts_over_only_when_told(
     assert user.log("learns") == learned
 
 
-@pytest.mark.long  # within one run it does so above
+@pytest.mark.long  # within one run it does so in the first test
 def test_it_falls_back_on_the_runs_before(kept: tuple[User, str, Path, Path], learned: str) -> None:
     user, run, _, last = kept
     (user.folder / "go").unlink()

@@ -17,13 +17,19 @@ FROM = {
 }
 STEP = {"rotated": 20, "folders": 10}
 
-RETRIED = """
-jobs:
-  - {name: rotated, script: rotated.py, retries: 1, env: {DIES: "1"}}
-  - {name: looks, script: looks.py, retries: 1, env: {DIES: "1"}, resumes: true}
-  - {name: in-place, script: in-place.py, retries: 1}
-  - {name: loads, script: loads.py, retries: 1, env: {DIES: "1"}}
-"""
+ROTATED = script_saves.ROTATED
+SCRIPTS = {
+    "rotated": loop(ROTATED),
+    "looks": loop(ROTATED.replace("rotated", "looks"), look=script_saves.LOOKS),
+    "in-place": loop(script_saves.IN_PLACE),
+    "loads": loop(ROTATED.replace("rotated", "loads"), "--load"),
+}
+RETRIED = {
+    "rotated": 'script: rotated.py, retries: 1, env: {DIES: "1"}',
+    "looks": 'script: looks.py, retries: 1, env: {DIES: "1"}, resumes: true',
+    "in-place": "script: in-place.py, retries: 1",
+    "loads": 'script: loads.py, retries: 1, env: {DIES: "1"}',
+}
 SAID = {
     "rotated": "it is started with --resume {}/rotated-20.pt, which its script saved at step 20",
     "looks": "its script looks for its checkpoint by itself; newest whole: {}/looks-20.pt, which "
@@ -64,6 +70,7 @@ def ended(user: User) -> str:
     return run
 
 
+@pytest.mark.long  # a retry below goes on from what such scripts saved
 def test_killed_scripts_go_on_from_their_newest_whole_checkpoint(user: User, ended: str) -> None:
     refused = user.types("resume", ended, "--dry-run", code=2).message
     assert "none of its checkpoints is whole" in refused
@@ -98,24 +105,29 @@ def test_a_script_without_a_known_argument_is_asked_about(user: User) -> None:
     assert "resumed at 20\n" in log(user, again, "loads")
 
 
-def test_a_retry_goes_on_from_the_newest_whole_checkpoint_and_says_so(user: User) -> None:
-    rotated = script_saves.ROTATED
-    user.write("rotated.py", loop(rotated))
-    user.write("looks.py", loop(rotated.replace("rotated", "looks"), look=script_saves.LOOKS))
-    user.write("in-place.py", loop(script_saves.IN_PLACE))
-    user.write("loads.py", loop(rotated.replace("rotated", "loads"), "--load"))
-    user.write("jobs.yaml", RETRIED)
+@pytest.mark.parametrize(
+    ("goes_on", "starts_over"),
+    [
+        ("rotated", "in-place"),
+        pytest.param("looks", "loads", marks=pytest.mark.long),  # other words for the same
+    ],
+)
+def test_a_retry_goes_on_from_the_newest_whole_checkpoint_and_says_so(
+    goes_on: str, starts_over: str, user: User
+) -> None:
+    for name in (goes_on, starts_over):
+        user.write(f"{name}.py", SCRIPTS[name])
+    lines = [f"  - {{name: {name}, {RETRIED[name]}}}" for name in (goes_on, starts_over)]
+    user.write("jobs.yaml", "\n".join(["jobs:", *lines]))
     run = user.detaches("jobs.yaml")
-    for name in ("rotated", "looks"):
-        assert user.sees_state(name, "done", run=run)["step"] == 30
-    for name in ("in-place", "loads"):
-        user.sees_state(name, "failed", run=run)
+    assert user.sees_state(goes_on, "done", run=run)["step"] == 30
+    user.sees_state(starts_over, "failed", run=run)
     with RunReader(user.home / "runs" / run / runs.STORE) as reader:
         events = {(row["job"], row["text"]) for row in reader.rows("events")}
         said = {(job, text.partition("; it had come to step ")[0]) for job, text in events}
-        assert {(job, text.format(user.folder)) for job, text in SAID.items()} <= said
-        for name in ("rotated", "looks"):
-            assert (name, "going on from step 20 (attempt 2)") in events
-            steps = reader.query("SELECT step FROM progress WHERE task GLOB ?", [f"{name}/*"])
-            assert max(row["step"] for row in steps) == 30
-        assert ("in-place", "started (attempt 2)") in events
+        for name in (goes_on, starts_over):
+            assert (name, SAID[name].format(user.folder)) in said
+        assert (goes_on, "going on from step 20 (attempt 2)") in events
+        steps = reader.query("SELECT step FROM progress WHERE task GLOB ?", [f"{goes_on}/*"])
+        assert max(row["step"] for row in steps) == 30
+        assert (starts_over, "started (attempt 2)") in events

@@ -68,7 +68,9 @@ def runs(user: User, *words: str) -> None:
     "command",
     [
         ("train.py",),
-        ("--workers", "2", "--launch", "torchrun", "train.py"),
+        pytest.param(
+            ("--workers", "2", "--launch", "torchrun", "train.py"), marks=pytest.mark.long
+        ),
         ("--", "torchrun", "--nproc-per-node", "2", "train.py", "--epochs", "3"),
     ],
 )

@@ -209,7 +209,7 @@ def test_stop_all_asks_all_runs_before_it_waits_for_one(user: User) -> None:
 @pytest.mark.parametrize(
     ("presses", "state", "detach"),
     [
-        pytest.param(1, "stopped", [], id="once, watched"),
+        pytest.param(1, "stopped", [], id="once, watched", marks=pytest.mark.long),
         pytest.param(2, "killed", ["--detach"], id="twice, detached"),
         pytest.param(1, "stopped", ["--detach"], id="once, detached", marks=pytest.mark.long),
         pytest.param(2, "killed", [], id="twice, watched", marks=pytest.mark.long),

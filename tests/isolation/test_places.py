@@ -55,6 +55,7 @@ def isolation(place: Place) -> ProcessIsolation:
     return isolation
 
 
+@pytest.mark.long  # tests below have what a place adds, tests of labs whole jobs in one
 class TestTheContract(IsolationContract):
     elsewhere = ("headgate.isolation.process", f"ProcessIsolation({GROUP!r})")
 

@@ -61,6 +61,7 @@ def task(place: Place) -> Iterator[Task]:
     running.close()
 
 
+@pytest.mark.long  # tests below have what a place adds, tests of labs whole jobs in one
 class TestTheContract(SamplerContract):
     @pytest.fixture(params=SAMPLERS, ids=lambda sampler: str(sampler.__name__))
     def sampler(self, request: pytest.FixtureRequest, target: Target) -> Sampler:

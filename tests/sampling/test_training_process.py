@@ -109,7 +109,7 @@ def _cpu_seconds(process: int) -> float:
         ("a launcher", True),
         ("spawn", True),
         pytest.param("fork", True, marks=pytest.mark.long),  # as by spawn
-        ("workers of its own", True),
+        pytest.param("workers of its own", True, marks=pytest.mark.long),
         ("a queue", False),
         ("a loader", False),
     ],

@@ -30,7 +30,9 @@ sys.stdout.write(f"sent {sum(sent)} for {traces[-1]}\\n")
 
 
 # of 28 pairs off the diagonal
-@pytest.mark.parametrize(("placed", "blocks"), [("together", 0), ("rows", 16)])
+@pytest.mark.parametrize(
+    ("placed", "blocks"), [pytest.param("together", 0, marks=pytest.mark.long), ("rows", 16)]
+)
 @pytest.mark.slow
 def test_blocks_that_lie_together_never_move(placed: str, blocks: int, tmp_path: Path) -> None:
     (tmp_path / "counted.py").write_text(COUNTED)

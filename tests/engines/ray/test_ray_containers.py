@@ -85,6 +85,7 @@ def test_one_ends_with_the_agent_that_started_it(
     until(lambda: not containers(docker), PATIENCE_SECONDS, "the end of its container")
 
 
+@pytest.mark.long  # tests/isolation/containers has what is said then
 def test_where_there_is_no_docker_engine_it_does_not_start_and_says_so(
     ray_address: str, tmp_path: Path
 ) -> None:

@@ -50,6 +50,7 @@ def test_agents_log_their_commands_when_asked(
         running.engine.close()
 
 
+@pytest.mark.long  # what starts one hands on no levels that it was not given
 def test_agents_log_nothing_unasked(
     ray_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
