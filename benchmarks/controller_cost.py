@@ -21,7 +21,7 @@ from typing import Any
 import _frame
 
 from headgate import policies
-from headgate.controller import Controller
+from headgate.controller.core import Controller
 from headgate.forecast.remaining import answer
 from headgate.model.cluster import Node
 from headgate.model.endings import Exit

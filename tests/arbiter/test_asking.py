@@ -7,7 +7,7 @@ from headgate.arbiter.acts import Act
 from headgate.arbiter.core import Arbiter
 from headgate.arbiter.events import JobTakenBack
 from headgate.arbiter.records import Hub, ResourceGrant, Resumes
-from headgate.controller import Controller, live_controller
+from headgate.controller.core import Controller, live_controller
 from headgate.model.actions import Action, MarkJob, StartTask, StopTask
 from headgate.model.cluster import Gpu, Node
 from headgate.model.endings import Exit

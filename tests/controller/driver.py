@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from headgate.controller import Controller
+from headgate.controller.core import Controller
 from headgate.controller.task_record import TaskRecord
 from headgate.model.actions import Action, Fault, MarkJob, SetShare, StartTask, StopTask, Warn
 from headgate.model.cluster import Node

@@ -10,8 +10,9 @@ import pytest
 from tests.controller.driver import PLAN, job
 from tests.controller.test_queueing import GANG, GIB, Queueing, started, states
 
-from headgate.controller import Controller, Queue
+from headgate.controller.core import Controller
 from headgate.controller.queue_orders import FifoOrder
+from headgate.controller.queueing import Queue
 from headgate.model.actions import Action
 from headgate.model.cluster import Gpu, Node
 from headgate.model.endings import Exit

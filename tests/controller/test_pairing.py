@@ -10,9 +10,10 @@ import pytest
 from tests.controller.driver import PLAN, job
 from tests.controller.test_queueing import GIB, Queueing, started, states
 
-from headgate.controller import Controller, Queue
+from headgate.controller.core import Controller
 from headgate.controller.pairing import MOST_PASSED, Pairing
 from headgate.controller.queue_orders import FifoOrder
+from headgate.controller.queueing import Queue
 from headgate.model.cluster import Gpu, Node
 from headgate.model.events import NodeJoined
 from headgate.model.jobs import Job

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 from tests.controller.driver import A_0, PLAN, B, job, task_stopped, worded
 
-from headgate.controller import Controller, Queue
+from headgate.controller.core import Controller
 from headgate.controller.jobs import Jobs
 from headgate.controller.preemption import Ranking
 from headgate.controller.queue_orders import Claim, FifoOrder, LasOrder, Order, SrptOrder
+from headgate.controller.queueing import Queue
 from headgate.model.actions import Action, MarkJob, Resize, StartTask, StopTask
 from headgate.model.cluster import Gpu, Node
 from headgate.model.endings import Exit

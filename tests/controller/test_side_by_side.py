@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.controller.driver import PLAN, job
 
-from headgate.controller import Controller
+from headgate.controller.core import Controller
 from headgate.controller.side_by_side import CHECK_SECONDS
 from headgate.controller.unseen_steps import PATIENCE_SECONDS
 from headgate.model.actions import Action, SetShare, ShareGpu, Warn

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.controller.driver import PLAN, A, B, job, worded
 
-from headgate.controller import live_controller
+from headgate.controller.core import live_controller
 from headgate.model.actions import Action, MarkJob, PlanJob, StartTask
 from headgate.model.cluster import Node
 from headgate.model.endings import Checkpoint

@@ -8,8 +8,7 @@ from tests.controller.driver import PLAN, job
 from tests.controller.test_gpu_memory import Sharing, node
 from tests.controller.test_queueing import GIB, Queueing, started, states, stopped, with_gpus
 
-from headgate.controller import Controller
-from headgate.controller.core import live_controller
+from headgate.controller.core import Controller, live_controller
 from headgate.model.actions import Action, HoldJob
 from headgate.model.endings import Checkpoint, Exit
 from headgate.model.events import (

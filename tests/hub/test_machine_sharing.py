@@ -19,7 +19,7 @@ from headgate.arbiter.daemon import ArbiterDaemon
 from headgate.arbiter.messages import Request
 from headgate.arbiter.records import Demand, DiskMoved, Hub, Resumes
 from headgate.arbiter.store import ArbiterStore
-from headgate.controller import live_controller
+from headgate.controller.core import live_controller
 from headgate.hub import arbiter_link
 from headgate.hub.parts import sharing
 from headgate.hub.parts.sharing import MachineSharing

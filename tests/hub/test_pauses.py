@@ -15,11 +15,12 @@ import pytest
 from headgate.diagnosis.proving import Window
 from headgate.engines.base import LOCAL
 from headgate.forecast.job_tracker import JobTracker
-from headgate.hub.parts.proving import MOST_PART, InterferenceProber
+from headgate.hub.parts.proving import InterferenceProber
 from headgate.hub.state.run import LiveRun
 from headgate.hub.state.runs import LiveRuns
 from headgate.isolation.base import Box
 from headgate.model.actions import StopTask
+from headgate.model.defaults import HELD_PART
 from headgate.model.errors import IsolationError, UsageError
 from headgate.model.identifiers import FIRST_WORKER, JobId, TaskId
 from headgate.model.jobs import Job
@@ -181,7 +182,7 @@ def test_a_second_proof_waits_and_a_part_has_to_be_one() -> None:
         for most in (0.0, 0.5, float("nan")):
             with pytest.raises(UsageError, match="expected a part above 0 and at most 25%"):
                 stage.begins(most)
-        stage.begins(MOST_PART)
+        stage.begins(HELD_PART)
         with pytest.raises(UsageError, match="a proof is under way in run r"):
             stage.begins()
         stage.proving.forget("r")

@@ -12,7 +12,7 @@ import pytest
 from tests.policies.playing import Play, predicted, used
 from tests.simulation.places import FREE, cores, ends
 
-from headgate.controller import Controller
+from headgate.controller.core import Controller
 from headgate.model.actions import Action, SetShare, TryJob
 from headgate.model.events import Event
 from headgate.model.identifiers import JobId

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import pytest
 
-from headgate.controller import Controller
+from headgate.controller.core import Controller
 from headgate.model.actions import Action
 from headgate.model.cluster import Cluster, Gpu, Node
 from headgate.model.events import Event, Predicted, Usage

@@ -16,8 +16,8 @@ import click
 
 from headgate import isolation, policies
 from headgate.config import settings
-from headgate.controller import Controller
 from headgate.controller.at_once import CoresInUse, one_per_core, per_core
+from headgate.controller.core import Controller
 from headgate.engines.base import LOCAL
 from headgate.engines.launch import stated_threads
 from headgate.engines.namesakes import Known, kept_out_by

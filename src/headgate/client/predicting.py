@@ -17,7 +17,6 @@ from headgate.model.progress import Progress
 from headgate.model.progress_rule import ProgressRule
 from headgate.recorded import runs
 from headgate.recorded.descriptions import RunDescription
-from headgate.recorded.queries import mean_cores_together
 from headgate.recorded.reader import RunReader
 from headgate.recorded.results import PredictedEnd
 from headgate.recorded.rows import JobRow, ProgressRow, TaskRow
@@ -177,6 +176,8 @@ def _total_work(reports: Sequence[tuple[float, float | None, Progress]]) -> str:
 
 
 def _used(reader: RunReader, job: str) -> list[tuple[float, float]]:
+    from headgate.recorded.queries import mean_cores_together  # with numpy, which few commands use
+
     tasks = [row.id for row in reader.records(TaskRow, "job = ?", [job])]
     return mean_cores_together(reader, tasks, _READING_SECONDS)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headgate.client.running_jobs import RunningJobs
-from headgate.hub.parts.proving import MOST_PART
+from headgate.model.defaults import HELD_PART
 
 _OF_A_PAIR = ("culprit", "victim", "pauses", "needed")
 
@@ -69,7 +69,7 @@ def prove(
             run=chosen.run,
             jobs=[victim] if victim is not None else None,
             neighbours=[culprit] if culprit is not None else None,
-            most=MOST_PART if most is None else most,
+            most=HELD_PART if most is None else most,
         )
         while (message := hub.receive() or {}).get("type") != "proved":
             if "text" in message:

@@ -25,12 +25,12 @@ from headgate.recorded import results, runs, status
 from headgate.recorded.events import (
     LoggedEvent,
     chain,
+    decisions_after,
     latest,
     newest_decisions,
     read_controller,
     read_events,
 )
-from headgate.recorded.queries import decisions_after
 from headgate.recorded.reader import RunReader
 from headgate.recorded.results import JobResult
 from headgate.recorded.rows import EventRow, JobRow

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from headgate import policies
-from headgate.controller import Controller, live_controller
+from headgate.controller.core import Controller, live_controller
 from headgate.engines.base import LOCAL, Engine
 from headgate.forecast.job_tracker import JobTracker
 from headgate.hub.event_log import EventLog

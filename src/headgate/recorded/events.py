@@ -237,6 +237,18 @@ def newest_decisions(run: Path, after: int, most: int) -> list[LoggedEvent]:
     return [parse(run.name, row) for row in reversed(rows)]
 
 
+def decisions_after(reader: RunReader, id: int) -> tuple[dict[str, int], int]:
+    """How many decisions of each kind the controller made after an entry of its log, and the last
+    entry so far.
+    """
+    of_kinds = (
+        "SELECT json_extract(value, '$.type'), count(*) FROM log WHERE id > ? AND id <= ? "
+        "AND kind = 'action' GROUP BY 1"
+    )
+    [(last,)] = reader.tuples("SELECT coalesce(max(id), ?) FROM log", [id])
+    return dict(reader.tuples(of_kinds, [id, last])), last
+
+
 def chain(
     entries: Mapping[int, LoggedEvent], last: LoggedEvent, but: set[int]
 ) -> Iterator[LoggedEvent]:

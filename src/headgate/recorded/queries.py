@@ -80,15 +80,3 @@ def last_counts(reader: RunReader, task: str, counter: Counter, since: float, mo
         f"ORDER BY t DESC, rowid DESC LIMIT {most}"
     )
     return np.array(reader.tuples(sql, (task, since))[::-1], dtype=float).reshape(-1, 2)
-
-
-def decisions_after(reader: RunReader, id: int) -> tuple[dict[str, int], int]:
-    """How many decisions of each kind the controller made after an entry of its log, and the last
-    entry so far.
-    """
-    of_kinds = (
-        "SELECT json_extract(value, '$.type'), count(*) FROM log WHERE id > ? AND id <= ? "
-        "AND kind = 'action' GROUP BY 1"
-    )
-    [(last,)] = reader.tuples("SELECT coalesce(max(id), ?) FROM log", [id])
-    return dict(reader.tuples(of_kinds, [id, last])), last

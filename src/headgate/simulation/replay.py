@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate import policies
-from headgate.controller import Controller, live_controller
+from headgate.controller.core import Controller, live_controller
 from headgate.model import events
 from headgate.model.actions import Action
 from headgate.model.errors import StorageError, UsageError

@@ -14,9 +14,10 @@ from heapq import heappop, heappush
 from math import exp, inf
 
 from headgate.arbiter.records import Span
-from headgate.controller import Controller, Queue
+from headgate.controller.core import Controller
 from headgate.controller.pairing import Pairing
 from headgate.controller.queue_orders import FifoOrder
+from headgate.controller.queueing import Queue
 from headgate.forecast.remaining import answer
 from headgate.model.actions import (
     Action,

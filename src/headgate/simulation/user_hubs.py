@@ -12,7 +12,7 @@ from headgate.arbiter import asking
 from headgate.arbiter.core import Arbiter
 from headgate.arbiter.events import ArbiterAction, JobTakenBack, MachineUsed, UserUsed
 from headgate.arbiter.records import Hub, ResourceGrant, Resumes, Span, UserPart
-from headgate.controller import live_controller
+from headgate.controller.core import live_controller
 from headgate.controller.records import JobRecord
 from headgate.forecast.job_tracker import JobTracker
 from headgate.model.actions import Action, StartTask

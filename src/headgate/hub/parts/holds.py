@@ -17,7 +17,7 @@ from headgate.arbiter.records import HoldAsked, JobHeld
 from headgate.forecast.job_tracker import Trackers
 from headgate.hub.parts.proof import MOST_SECONDS, Boxes, JobPause, step_gate
 from headgate.hub.state.runs import LiveRuns
-from headgate.model.defaults import variable_of
+from headgate.model.defaults import HELD_PART, variable_of
 from headgate.model.errors import IsolationError
 from headgate.model.identifiers import JobId
 from headgate.model.reasons import Reason, ReasonKind
@@ -25,7 +25,6 @@ from headgate.model.reasons import Reason, ReasonKind
 if TYPE_CHECKING:
     from headgate.diagnosis.proving import Window
 
-MOST_PART = 0.02
 _SAVED_SECONDS = 3 * MOST_SECONDS
 """Time in which a job was not held, and may be, is saved up to this."""
 _ANSWER_SECONDS = 5.0
@@ -128,9 +127,9 @@ class OthersHolds:
                 return f"it is held between its steps, and these {took}"
         now = time.monotonic()
         saved, at = self._saved.get(job, (_SAVED_SECONDS, now))
-        saved = min(saved + MOST_PART * (now - at), _SAVED_SECONDS)
+        saved = min(saved + HELD_PART * (now - at), _SAVED_SECONDS)
         if seconds > min(saved, MOST_SECONDS):
-            return f"it is held for others for at most {MOST_PART:.0%} of its time"
+            return f"it is held for others for at most {HELD_PART:.0%} of its time"
         self._saved[job] = saved - seconds, now
         return ""
 

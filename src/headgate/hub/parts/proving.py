@@ -16,6 +16,7 @@ from headgate.hub.parts import Component
 from headgate.hub.parts.proof import LOOK_SECONDS, Boxes, ProofUnderWay, Tell, is_of_other
 from headgate.hub.state.run import LiveRun
 from headgate.hub.state.runs import LiveRuns
+from headgate.model import defaults
 from headgate.model.actions import Action, StopTask
 from headgate.model.errors import HeadgateError, UsageError
 from headgate.model.events import Event, StopRequested, TaskExited, TaskStarted
@@ -25,8 +26,8 @@ from headgate.model.reasons import Reason, ReasonKind
 if TYPE_CHECKING:
     from headgate.diagnosis.proving import Window
 
-MOST_PART, MOST_PART_ASKED = 0.02, 0.25
-"""Fraction of its time for which a job may be paused: by default, and at most."""
+_MOST_ASKED = 0.25
+"""Largest fraction of its time for which somebody may have a job paused."""
 
 
 class InterferenceProber(Component):
@@ -109,10 +110,10 @@ class InterferenceProber(Component):
                 f"run {run} runs on {live.submission.engine}; only tasks of this machine "
                 "can be held"
             )
-        if not 0.0 < most <= MOST_PART_ASKED:
+        if not 0.0 < most <= _MOST_ASKED:
             raise UsageError(
                 f"found {most:.3g} of its time; expected a part above 0 and at most "
-                f"{MOST_PART_ASKED:.0%}"
+                f"{_MOST_ASKED:.0%}"
             )
         own = [name for name in culprits or () if not is_of_other(name)]
         for name, job in self._live_runs.chosen(run, [*(victims or ()), *own]).jobs.items():
@@ -177,7 +178,7 @@ class InterferenceProber(Component):
                 self._live_runs.event(run, "warning", reason, victim)
 
         try:
-            self.begin(run.id, [victim], beside, MOST_PART, tell)
+            self.begin(run.id, [victim], beside, defaults.HELD_PART, tell)
         except HeadgateError as error:
             reason = Reason.of(ReasonKind.NOT_PROVED, text=str(error))
             self._live_runs.event(run, "warning", reason, victim)
