@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -107,20 +108,29 @@ SIGHTS = (
 )
 
 
-def mounts() -> str:
-    return Path("/proc/self/mountinfo").read_text()
+def mounts(own: Path) -> list[str]:
+    """What is mounted on this machine, but for what other tests mount, which comes and goes."""
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    of_others = (f"{tempfile.gettempdir()}/", "/run/")
+    points = [Path(line.split(" ")[4]) for line in lines]
+    return [
+        line
+        for line, point in zip(lines, points, strict=True)
+        if point.is_relative_to(own) or not str(point).startswith(of_others)
+    ]
+
+
+def sees_the_interfaces_of_the_machine() -> bool:
+    """Whether /sys shows those of this process; other tests make and remove some."""
+    names = sorted(name for _, name in socket.if_nameindex())
+    return sorted(os.listdir("/sys/class/net")) == names
 
 
 @pytest.mark.parametrize("mode", ["auto", "none"])
 def test_it_sees_its_own_name_hosts_and_interfaces_and_the_machine_keeps_its_own(
-    mode: str, place: Place, run: Run
+    mode: str, place: Place, run: Run, tmp_path: Path
 ) -> None:
-    before = (
-        socket.gethostname(),
-        Path("/etc/hosts").read_text(),
-        mounts(),
-        os.listdir("/sys/class/net"),
-    )
+    before = socket.gethostname(), Path("/etc/hosts").read_text(), mounts(tmp_path)
     isolation = ProcessIsolation(GROUP, mode="none") if mode == "none" else ProcessIsolation(GROUP)
     task = run(isolation, ("/bin/sh", "-c", SIGHTS))
     task.said("ready")
@@ -133,12 +143,8 @@ def test_it_sees_its_own_name_hosts_and_interfaces_and_the_machine_keeps_its_own
         if line.startswith("device ")
     }
     assert devices == {"lo", "eth0"}
-    assert (
-        socket.gethostname(),
-        Path("/etc/hosts").read_text(),
-        mounts(),
-        os.listdir("/sys/class/net"),
-    ) == before
+    assert (socket.gethostname(), Path("/etc/hosts").read_text(), mounts(tmp_path)) == before
+    until(sees_the_interfaces_of_the_machine, what="the interfaces of the machine in /sys")
 
 
 def test_it_still_sees_cgroups_where_they_were(isolation: ProcessIsolation, run: Run) -> None:
@@ -331,14 +337,14 @@ def test_cgroups_that_are_gone_with_the_place_are_one_too(
 def test_what_it_mounts_or_leaves_does_not_outlive_it(
     isolation: ProcessIsolation, run: Run, tmp_path: Path
 ) -> None:
-    before = mounts()
+    before = mounts(tmp_path)
     mounting = (
         f"mount -t tmpfs none {tmp_path} && touch {tmp_path}/file && echo ready; exec sleep 1000"
     )
     task = run(isolation, ("/bin/sh", "-c", mounting))
     task.said("ready")
     assert list(tmp_path.iterdir()) == []
-    assert mounts() == before
+    assert mounts(tmp_path) == before
     os.kill(task.box.pid, signal.SIGKILL)
     task.ended()
-    until(lambda: mounts() == before, what="the mounts of the machine as they were")
+    until(lambda: mounts(tmp_path) == before, what="the mounts of the machine as they were")
