@@ -13,6 +13,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from selenium.webdriver import ActionChains
 from tests.hub.team import Team
 from tests.hub.test_proving import is_held, job, starts
 from tests.hub.user import SECONDS, User
@@ -86,7 +87,7 @@ def test_three_jobs_are_followed_as_they_learn(browser: Any, pages: Pages, user:
         assert "".join(sorted(shown_jobs(page))) == names, words
     field.clear()
     field.send_keys(" ")
-    page.clicks("#chosen option[value=lr]")
+    page.sees("#chosen option[value=lr]").click()
     page.shows(f"tr[data-job='{run}/b'] .of-choice", "0.2")
     page.clicks("#jobs th.of-choice button")
     until(lambda: shown_jobs(page) == ["c", "b", "a"], SECONDS, "the order of lr")
@@ -137,6 +138,29 @@ def test_what_a_job_prints_stays_text(browser: Any, pages: Pages, user: User) ->
     page.clicks("#ask-why")
     page.shows("#why", "handed in")
     page.is_quiet()
+
+
+HEARS = """(() => {
+    window.written = window.heard = 0;
+    const all = { childList: true, characterData: true, subtree: true };
+    new MutationObserver(() => written++).observe(document.querySelector("#jobs"), all);
+    new EventSource("/live").addEventListener("change", () => heard++);
+})()"""
+
+
+def test_nothing_moves_under_a_pressed_pointer(browser: Any, pages: Pages, user: User) -> None:
+    run = starts_three(user)
+    for name in "ab":
+        user.touch(f"{name}-1")
+    page = Page(browser, pages.act)
+    page.shows(f"tr[data-job='{run}/b']", "epoch 1 of")
+    page.holds(f"tr[data-job='{run}/a'] a")
+    page.tells(HEARS)
+    user.touch("b-2")
+    until(lambda: page.tells("heard") > 2, SECONDS, "changes have come")
+    assert page.tells("written") == 0
+    ActionChains(browser).release().perform()
+    page.shows("#log", "epoch 1/1000")
 
 
 def answers(page: Page, act: str, button: str = "button.main", **values: str) -> None:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from selenium.common.exceptions import (
+    ElementClickInterceptedException,
+    StaleElementReferenceException,
+)
 from selenium.webdriver import ActionChains
 from tests.hub.user import SECONDS, User
 
@@ -15,6 +19,10 @@ LEARNS = """
         while not pathlib.Path(f"{NAME}-{epoch}").exists():
             time.sleep(0.02)
         print(f"epoch {epoch}/1000 loss {1 / epoch:.4f} <b id='evil'>x</b>", flush=True)
+"""
+HEARS_CLICKS = """
+window.isHit = false;
+arguments[0].addEventListener("click", () => { isHit = true; }, { capture: true });
 """
 
 
@@ -51,7 +59,30 @@ class Page:
         return self.all(selector)[0]
 
     def clicks(self, selector: str) -> None:
-        self.sees(selector).click()
+        """Click on it; again, as a reader would, where it moved before the pointer was there."""
+
+        def is_hit() -> bool:
+            try:
+                place = self.sees(selector)
+                self.browser.execute_script(HEARS_CLICKS, place)
+                place.click()
+            except (ElementClickInterceptedException, StaleElementReferenceException):
+                return False
+            return bool(self.tells("window.isHit ?? true"))  # of another page by now
+
+        until(is_hit, SECONDS, f"a click on {selector}")
+
+    def holds(self, selector: str) -> None:
+        """Press on it, and do not let go; again where it moved before the pointer was there."""
+
+        def is_held() -> bool:
+            ActionChains(self.browser).click_and_hold(self.sees(selector)).perform()
+            if self.tells("document.querySelector(arguments[0]).matches(':active')", selector):
+                return True
+            ActionChains(self.browser).move_to_element(self.sees("h1")).release().perform()
+            return False
+
+        until(is_held, SECONDS, f"a press on {selector}")
 
     def presses(self, *keys: str) -> None:
         """Press keys, one after another, wherever the focus is."""

@@ -6,6 +6,7 @@
   const runs = new Map();  // id → { facts, jobs: Map(name → job) }
   let nodes = {}, machine = {}, trouble = "";
   let events = [];  // those that are not shown yet
+  let decisions = [];
   const MOST_EVENTS = 200, MOST_LOG = 400000;
 
   const element = (tag, properties = {}, ...children) => {
@@ -377,7 +378,7 @@
     cell.replaceChildren(element("pre", { className: "why", textContent: error || lines.join("\n") }));
   };
   const decided = new Map();  // id of a decision → its row, which may have been opened
-  const showDecisions = (decisions) => {
+  const showDecisions = () => {
     const ids = new Set(decisions.map(({ run, id }) => `${run} ${id}`));
     for (const [id, row] of decided) if (!ids.has(id)) { row.remove(); decided.delete(id); }
     for (const decision of decisions) {
@@ -455,9 +456,13 @@
   const changed = new Set();
   const parts = new Set();
   let due = false;
+  // A press ends on what it began on: a link that is moved or made anew meanwhile would not be followed.
+  let released = Promise.resolve(), release = null;
+  addEventListener("pointerdown", () => { if (!release) released = new Promise((resolve) => { release = resolve; }); }, { capture: true });
+  for (const kind of ["pointerup", "pointercancel", "blur"]) addEventListener(kind, () => { release?.(); release = null; schedule(); }, { capture: true });
   const show = () => {
     due = false;
-    if (document.hidden) return;
+    if (document.hidden || release) return;
     if (table) {
       for (const key of changed) {
         const [id, name] = key, run = runs.get(id), job = run && run.jobs.get(name);
@@ -471,6 +476,7 @@
       showSlow();
       if (parts.has("nodes")) showNodes();
       if (parts.has("machine")) showUsers();
+      if (parts.has("decisions")) showDecisions();
       if (parts.has("events")) showEvents();
     }
     if (facts.kind === "job") showJob();
@@ -528,7 +534,7 @@
       if (message.trouble || at("notice").textContent === trouble) notice(message.trouble);
       trouble = message.trouble;
     }
-    if (message.decisions && facts.kind === "now") showDecisions(message.decisions);
+    if (message.decisions) { decisions = message.decisions; parts.add("decisions"); }
     if (message.machine) { machine = message.machine; parts.add("machine"); }
     if (message.nodes) { nodes = message.nodes; parts.add("nodes"); }
     if (message.events.length) { events = [...events, ...message.events].slice(-MOST_EVENTS); parts.add("events"); }
@@ -604,6 +610,7 @@
         const answer = await fetch(path + "/sections");
         const made = await answer.json();
         if (!answer.ok) throw new Error(made.error);
+        await released;
         const place = at("sections");
         keepChoices(place, () => {
           if (drawing) drawing.close();
@@ -624,6 +631,7 @@
     const answer = await fetch("/past");
     if (!answer.ok) return;
     const made = await answer.text();
+    await released;
     keepFocus(at("past"), () => { at("past").innerHTML = made; });  // as above
     const boxes = [...at("past").querySelectorAll("input")], button = at("compare");
     for (const box of boxes) {
