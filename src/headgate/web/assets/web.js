@@ -458,8 +458,11 @@
   let due = false;
   // A press ends on what it began on: a link that is moved or made anew meanwhile would not be followed.
   let released = Promise.resolve(), release = null;
-  addEventListener("pointerdown", () => { if (!release) released = new Promise((resolve) => { release = resolve; }); }, { capture: true });
-  for (const kind of ["pointerup", "pointercancel", "blur"]) addEventListener(kind, () => { release?.(); release = null; schedule(); }, { capture: true });
+  addEventListener("pointerdown", (event) => { if (!release && !event.button) released = new Promise((resolve) => { release = resolve; }); }, { capture: true });
+  const letGo = () => { if (release) setTimeout(release); release = null; schedule(); };  // after its click
+  for (const kind of ["pointerup", "pointercancel"]) addEventListener(kind, letGo, { capture: true });
+  addEventListener("blur", letGo);  // of the window
+  addEventListener("pointermove", (event) => { if (release && !event.buttons) letGo(); });  // it was let go elsewhere
   const show = () => {
     due = false;
     if (document.hidden || release) return;
