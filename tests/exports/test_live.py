@@ -15,6 +15,7 @@ import pytest
 from tests.hub.user import User
 
 from headgate.exports import live
+from headgate.recorded import runs
 from headgate.recorded.recording import read
 from headgate.testing import wait
 
@@ -82,6 +83,7 @@ def test_figures_arrive_while_a_job_runs_and_go_on_after_a_resume(user: User) ->
     wait.until(lambda: scalars(board, "loss") == LOSSES, what="losses are on the board")
     for hub in user.traces.hubs():
         user.kills(hub)
+    wait.until(lambda: not runs.alive(user.home / "runs" / run), what="the run has no hub")
     user.touch("go")
     user.types("resume", run, "--from-scratch")
     wait.until(lambda: scalars(board, "loss") == [*LOSSES, *LOSSES], what="they go on")
