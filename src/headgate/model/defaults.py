@@ -16,7 +16,7 @@ KEEP_RUNS = 200
 IDLE_SECONDS = 60.0
 """How long a hub without work waits before it ends."""
 HELD_PART = 0.02
-"""Fraction of its time for which a job is held, at most, to prove whom it slows."""
+"""Fraction of its time for which a job is held to prove whom it slows, unless more is asked for."""
 WEB_PORT = 7411
 """Port of the live page."""
 MOST_PORT = 65400
