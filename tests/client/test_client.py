@@ -16,6 +16,7 @@ from tests.hub.user import SECONDS, User
 
 import headgate
 from headgate import Client, Job
+from headgate.client.watching import RunReported, RunSnapshot
 from headgate.hub.connection import connect
 from headgate.model.actions import SetShare
 from headgate.model.errors import HeadgateError, HubError, NotFoundError, UsageError
@@ -69,6 +70,41 @@ def test_a_run_is_started_waited_for_and_read(
     assert "TaskExited" in {event.name for event in events}
     assert run.id in {summary.id for summary in client.runs()}
     assert client.find(run.id).path == run.path
+
+
+REPORTS_LATE = """
+import sys
+if any("write_at_end" in word for word in sys.orig_argv):
+    open({fifo!r}).read()
+"""
+
+
+def test_who_comes_while_the_report_is_written_waits_for_it(
+    client: Client, user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fifo = user.folder / "fifo"
+    os.mkfifo(fifo)
+    user.write("sitecustomize.py", REPORTS_LATE.format(fifo=str(fifo)))
+    monkeypatch.setenv("PYTHONPATH", str(user.folder))
+    monkeypatch.delenv("HEADGATE_REPORT")
+    run = client.run(job(), job("b", "exit 3"))
+    gate = fifo.open("w")  # once it is about to be written
+    assert not runs.alive(run.path)
+    with pytest.raises(TimeoutError):
+        run.wait(0)
+    with pytest.raises(NotFoundError, match="nothing is running"):
+        run.ask_to_stop()
+    with run.watched() as watch:
+        assert watch is not None
+        news = watch.follow(SECONDS)
+        end = next(news)
+        assert isinstance(end, RunSnapshot) and end.has_ended
+        assert {job.name: job.state for job in end.jobs} == {"a": "done", "b": "failed"}
+        gate.close()
+        [page] = [said for said in news if isinstance(said, RunReported)]
+    assert page.report == str(run.path / "report.html") and Path(page.report).exists()
+    with run.watched() as watch:
+        assert watch is None
 
 
 def test_what_it_explains_and_reports_is_what_the_commands_print(

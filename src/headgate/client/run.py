@@ -17,7 +17,7 @@ from headgate.client.proving import ProofNews, Proofs, prove
 from headgate.client.running_jobs import JobEnd, RunningJobs
 from headgate.client.watching import Watch
 from headgate.hub.changes import Changes
-from headgate.model.errors import HeadgateError, NotFoundError, UsageError
+from headgate.model.errors import HeadgateError, HubError, NotFoundError, UsageError
 from headgate.model.identifiers import TaskName
 from headgate.model.jobs import Job
 from headgate.model.units import say_first
@@ -163,12 +163,17 @@ class Run:
 
     @contextmanager
     def watched(self) -> Iterator[Watch | None]:
-        """A watch of the run; None if it has ended or is about to.
+        """A watch of the run; None if it has ended and its report is written.
 
         Raises:
             NotFoundError: The run is on another host.
         """
-        hub = running_jobs.hub_of(self.id) if runs.alive(self.path) else None
+        try:
+            hub = running_jobs.hub_of(self.id)
+        except HubError:
+            if runs.alive(self.path):
+                raise
+            hub = None  # another run's hub does not answer
         if hub is None:
             if host := self.summary().elsewhere:
                 raise NotFoundError(f"run {self.id} runs on host {host}: watch it there")

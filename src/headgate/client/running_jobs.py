@@ -279,20 +279,28 @@ def _silent() -> str:
 
 
 def hub_of(run: str) -> HubConnection | None:
-    """Connect to the hub of a run; None if no hub runs it. The caller closes the connection."""
+    """Connect to the hub that runs a run or writes its report; None if there is none. The caller
+    closes the connection.
+    """
     for _ in range(2):
-        if (folder := _running().get(run)) is not None:
-            return connect(folder)
+        for folder, hub in hubs().items():
+            if run in hub.runs or run in hub.unreported:
+                return connect(folder)
+        if not runs.alive(runs.home() / "runs" / run):
+            return None
         await_answer()
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class HubState:
-    """The state of a hub: its policy, and the ids of its live runs."""
+    """The state of a hub: its policy, the ids of its live runs, and those of ended runs whose report
+    is not written yet.
+    """
 
     policy: str
     runs: tuple[str, ...]
+    unreported: tuple[str, ...]
 
 
 def hubs() -> dict[Path, HubState]:
@@ -306,5 +314,7 @@ def hubs() -> dict[Path, HubState]:
         if (hub := connect(folder)) is not None:
             with hub:
                 answer = hub.ask("runs")
-            states[folder] = HubState(answer["policy"], tuple(answer["runs"]))
+            states[folder] = HubState(
+                answer["policy"], tuple(answer["runs"]), tuple(answer.get("unreported", ()))
+            )
     return states

@@ -52,6 +52,7 @@ class Housekeeping:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._beginnings: dict[str, asyncio.Task[Any]] = {}
         self._ending: set[LiveRun] = set()
+        self._unreported: dict[str, Mapping[str, Any]] = {}
 
     @property
     def busy(self) -> bool:
@@ -63,10 +64,18 @@ class Housekeeping:
         work = self._retain(run) if is_taken_up else self._look_around(run)
         self._beginnings[run.id] = self.add(work)
 
+    @property
+    def unreported(self) -> Mapping[str, Mapping[str, Any]]:
+        """Ended runs whose watchers still wait for their report: the message that tells of the end,
+        by id.
+        """
+        return self._unreported
+
     def end(self, run: LiveRun, last: Mapping[str, Any]) -> None:
         """Do what is due after a run. `last`: the message that tells its watchers of its end."""
         self._ending.add(run)
-        self.add(self._wind_up(run, {**last, "type": "end"}))
+        self._unreported[run.id] = {**last, "type": "end"}
+        self.add(self._wind_up(run))
 
     def add(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Do other work that the end of the hub waits for."""
@@ -114,8 +123,7 @@ class Housekeeping:
 
     # --- after its end
 
-    async def _wind_up(self, run: LiveRun, last: Mapping[str, Any]) -> None:
-        watchers = self._live_runs.watchers
+    async def _wind_up(self, run: LiveRun) -> None:
         await asyncio.wait([self._beginnings.pop(run.id)], timeout=ORIGIN_SECONDS)
         await self._before_closing(run.id)
         # a thread of its own: it may wait for disk space indefinitely
@@ -123,10 +131,9 @@ class Housekeeping:
         closed = asyncio.get_running_loop().run_in_executor(thread, run.close)
         thread.shutdown(wait=False)
         await asyncio.wait([closed], timeout=_WRITTEN_SECONDS)
-        watchers.tell(run.id, dict(last))
+        self._live_runs.watchers.tell(run.id, dict(self._unreported[run.id]))
         if not closed.done():  # the disk is full: watchers need not wait for space
-            watchers.tell(run.id, {"type": "reported", "run": run.id, "report": None})
-            watchers.drop(run.id)
+            self._tell_report(run, None)
         page = run.folder / "report.html"
         try:
             await closed
@@ -142,9 +149,14 @@ class Housekeeping:
             await self._reported(run.id)
         finally:
             self._ending.discard(run)
-            report = str(page) if page.exists() else None
-            watchers.tell(run.id, {"type": "reported", "run": run.id, "report": report})
-            watchers.drop(run.id)
+            self._tell_report(run, str(page) if page.exists() else None)
+
+    def _tell_report(self, run: LiveRun, report: str | None) -> None:
+        """Tell a run's watchers all that they wait for: the path of its report, if there is one."""
+        self._unreported.pop(run.id, None)
+        watchers = self._live_runs.watchers
+        watchers.tell(run.id, {"type": "reported", "run": run.id, "report": report})
+        watchers.drop(run.id)
 
 
 async def _write_report(store: Path, page: Path) -> None:

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from headgate import policies
 from headgate.controller.core import Controller, live_controller
@@ -209,6 +210,11 @@ class LiveHub:
     def runs(self) -> Mapping[str, LiveRun]:
         """Runs that have not ended."""
         return self._live_runs.runs
+
+    @property
+    def unreported(self) -> Mapping[str, Mapping[str, Any]]:
+        """Ended runs whose report is not written yet: their last message, by id."""
+        return self._housekeeping.unreported
 
     def expect(self, task: TaskId, then: Callable[[], None]) -> None:
         """Have `then` called, in any thread, once a power cut would not have it forgotten that a

@@ -202,6 +202,10 @@ class HubServer:
                 return {"type": "submitted", "run": submitted.id, "path": str(submitted.folder)}
             case "attach" | "prove" if run in self._hub.runs:
                 return await self._attach(run, request, partial(_show, writer), closers)
+            case "attach" if (last := self._hub.unreported.get(run)) is not None:
+                closers.append(self._hub.watchers.add(run, partial(_show, writer)))
+                _write(writer, {"type": "attached", "run": run})
+                return dict(last)  # what other watchers were told, behind the answer
             case "stop" | "checkpoint" | "pause" | "unpause" if run in self._hub.runs:
                 return await self._order(run, request, _names(request))
             case "change" if run in self._hub.runs:
@@ -214,7 +218,12 @@ class HubServer:
                 self._hub.warn(Reason.read(request["reason"]))
                 return {"type": "warned"}
             case "runs":
-                return {"type": "runs", "policy": self._hub.policy, "runs": list(self._hub.runs)}
+                return {
+                    "type": "runs",
+                    "policy": self._hub.policy,
+                    "runs": list(self._hub.runs),
+                    "unreported": list(self._hub.unreported),
+                }
             case op:
                 raise HubError(
                     f"this hub does not know {op!r}; it is version {headgate.__version__}"
