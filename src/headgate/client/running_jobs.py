@@ -294,8 +294,8 @@ def hub_of(run: str) -> HubConnection | None:
 
 @dataclass(frozen=True, slots=True)
 class HubState:
-    """The state of a hub: its policy, the ids of its live runs, and those of ended runs whose report
-    is not written yet.
+    """The state of a hub: its policy, the ids of its live runs, and those of ended runs whose
+    report is not written yet.
     """
 
     policy: str
