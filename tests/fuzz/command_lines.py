@@ -310,9 +310,10 @@ def idle_hub() -> SimpleNamespace:
         has_runs=True,
         policy="none",
         runs={"r": None},
+        unreported={},
         submit=submit,
         watchers=SimpleNamespace(add=refuse),
-        holder=SimpleNamespace(pause=submit, unpause=refuse),
+        holder=SimpleNamespace(pause=submit, unpause=submit),
         proving=SimpleNamespace(begin=refuse),
         requests=SimpleNamespace(stop=refuse, checkpoint=refuse, change=refuse),
     )
