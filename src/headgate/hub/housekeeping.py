@@ -21,8 +21,9 @@ from headgate.model.reason_text import in_words
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.recorded import retention, runs
 
-ORIGIN_SECONDS = 5.0
-"""Most seconds that the end of a short run waits for the list of installed packages."""
+ORIGIN_SECONDS = 60.0
+"""Most seconds that the end of a short run waits for what is done as it begins. What that comes to
+is not recorded afterwards, so they are as many as an interpreter has to list its packages."""
 REPORT = "HEADGATE_REPORT"
 """Variable in the submitting environment; `off`: no page is written at the end of the run."""
 REPORT_SECONDS = 600.0
