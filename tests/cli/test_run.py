@@ -126,6 +126,7 @@ def test_every_field_of_a_job_file_acts(user: User) -> None:
     )
     user.write("learns.py", LEARNS)
     user.write("hangs.py", "import signal; signal.pause()\n")
+    user.write("late.py", "")
     user.write(
         "jobs.yaml",
         """
@@ -140,7 +141,7 @@ def test_every_field_of_a_job_file_acts(user: User) -> None:
           - {name: hangs, script: hangs.py, timeout: 500ms}
           - {name: follows, script: flaky.py, after: hangs}
           - {name: last, script: flaky.py, after: follows}
-          - {name: late, script: flaky.py, at: 300ms, python: python3}
+          - {name: late, script: late.py, at: 300ms, python: python3}
         """,
     )
     ended = user.json("run", "jobs.yaml", code=1)
