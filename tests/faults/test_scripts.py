@@ -83,7 +83,7 @@ def test_that_prints_nan_keeps_going_and_is_told_so(user: User, ended: Ending) -
     assert "nan" in user.types("status", run).stdout
     with RunReader(user.home / "runs" / run / "run.sqlite") as reader:
         assert [row["nan"] for row in reader.rows("progress", "task = 'bad/worker-0'")] == [0, 1, 1]
-        [warning] = reader.rows("events", "kind = 'warning'")
+        [warning] = reader.rows("events", "kind = 'warning' AND job IS NOT NULL")
     assert (warning["job"], warning["text"]) == (
         "bad",
         "its loss is no longer a number: nan at step 2",
