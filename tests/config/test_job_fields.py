@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from shutil import copytree
+from shutil import copytree, ignore_patterns
 from typing import Any
 
 import pytest
@@ -77,7 +77,8 @@ def with_a_new_field(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]
     """What a copy of the package makes of a field that one file declares."""
     folder = tmp_path_factory.mktemp("package")
     package = Path(headgate.__file__).parent
-    copytree(package, folder / "headgate")  # compiled, but for what changes
+    # compiled, but for what changes; others may be compiling right now
+    copytree(package, folder / "headgate", ignore=ignore_patterns("*.pyc.*"))
     file = folder / "headgate" / "model" / "jobs.py"
     before = file.read_text()
     place = FIELD[FIELD.index("\n    def __post_init__") :]
