@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.hub.user import SECONDS
 
 from headgate.testing.wait import until
 
@@ -36,6 +37,7 @@ def chromium(folder: Path) -> Iterator[Any]:
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
     try:
+        driver.set_script_timeout(SECONDS)
         yield driver
     finally:
         driver.quit()
