@@ -33,7 +33,7 @@ from headgate.model.shares import WEIGHT_DEFAULT, Lever, Share, Uncontrolled, Un
 
 REMOVED = "its container was removed by somebody else"
 REMOVAL_SECONDS = 1.0
-"""Seconds in which a container disappears that is being removed after a kill from outside."""
+"""Seconds in which a container disappears that somebody kills first and then removes."""
 KERNEL_LOG = "/dev/kmsg"
 _RECORD_BYTES = 8192
 _KILL = re.compile(rb"oom-kill:.*oom_memcg=([^,]*),task_memcg=([^,]*),")
@@ -408,7 +408,7 @@ class ContainerBox(EnclosedBox):
             if unexplained and (away or cut) and (status < 0 or not cut):
                 number = self._end.signal or signal.SIGKILL
                 self._end = replace(self._end, code=None, signal=number, reason=stopped, lost=True)
-            elif unexplained and status == -signal.SIGKILL and self._is_removed():
+            elif unexplained and status == -signal.SIGKILL and self._is_removed(state):
                 self._end = replace(self._end, reason=REMOVED, lost=True)
         outer_seconds = container.outer.cpu_seconds() if container.outer is not None else None
         outside = None
@@ -448,8 +448,13 @@ class ContainerBox(EnclosedBox):
                 if self._killed.is_set() and time.monotonic() >= deadline:
                     raise
 
-    def _is_removed(self) -> bool:
-        return self._daemon.is_removed(self._container.id, REMOVAL_SECONDS)
+    def _is_removed(self, state: Mapping[str, object]) -> bool:
+        """Whether it was killed in order to be removed. If so, Docker says from before the kill
+        that it removes it.
+        """
+        return state.get("Status") in ("removing", "dead") or self._daemon.is_removed(
+            self._container.id, REMOVAL_SECONDS
+        )
 
     def _memory(self, state: Mapping[str, object]) -> MemoryRecord:
         """The record of its memory. If its cgroup was removed before it was read, the surrounding

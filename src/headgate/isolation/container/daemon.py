@@ -163,7 +163,7 @@ class Daemon:
             return fd
 
     def state(self, id: str) -> Mapping[str, Any]:
-        """Its state in the API's form: `Pid`, `Running`, `OOMKilled`, `ExitCode`."""
+        """Its state in the API's form: `Pid`, `Running`, `OOMKilled`, `ExitCode`, `Status`."""
         with self._asking("look at a container"):
             state: Mapping[str, Any] = self._api.inspect_container(id)["State"]
             return state
