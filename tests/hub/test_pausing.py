@@ -31,7 +31,15 @@ def test_a_paused_job_stands_still_until_it_is_unpaused_or_ended(user: User) -> 
         assert is_held(user, name)
         stands = user.sees_state(name, "paused")
         assert stands["reason"] == "by its user; it keeps its memory"
-    step = user.stands("a")["step"]  # type: ignore[index]
+    steps = [-1]
+
+    def stands_still() -> bool:
+        """Whether its step is the same as a second ago; what it printed before is told later."""
+        steps.append(user.stands("a")["step"])  # type: ignore[index]
+        return steps[-10:] == steps[-1:] * 10
+
+    wait.until(stands_still, SECONDS, "a stands still")
+    step = steps[-1]
     assert user.json("pause", "d") == {more: {"paused": ["d"]}}
     assert user.stands("a")["step"] == step  # type: ignore[index]
     for words, message in (

@@ -20,7 +20,7 @@ from headgate.recorded.results import sweeps_of
 from headgate.recorded.runs import RunSummary
 
 _NOTHING = "nothing is running"
-_WRITTEN_SECONDS = 2.0
+_WRITTEN_SECONDS = 10.0
 """Most seconds until the store has the ends of jobs. It is written about twice a second; a full
 disk takes no rows.
 """
@@ -174,10 +174,13 @@ def _ends(
     while any(job not in ends or ends[job].state not in ENDED for job in stopping):
         message = watched.receive() or {}
         if message.get("type") in ("snapshot", "end"):
-            ends = {
+            told = {
                 job["name"]: JobEnd(job["state"], job["reason"], job["ending"])
                 for job in message["jobs"]
             }
+            # where all have ended, the end of the run comes, once it can be resumed
+            if message["type"] == "end" or any(job.state not in ENDED for job in told.values()):
+                ends = told
     deadline = time.monotonic() + _WRITTEN_SECONDS
     while time.monotonic() < deadline and not _are_written(folder, stopping):
         time.sleep(_LOOK_SECONDS)

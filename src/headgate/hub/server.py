@@ -242,7 +242,7 @@ class HubServer:
                 paused = await hub.holder.pause(run, names, bool(request.get("release")))
                 return {"type": "pausing", "jobs": paused}
             case "unpause":
-                return {"type": "unpausing", "jobs": hub.holder.unpause(run, names)}
+                return {"type": "unpausing", "jobs": await hub.holder.unpause(run, names)}
         asked, silent = hub.requests.checkpoint(run, names), hub.requests.unconnected(run, names)
         return {"type": "checkpointing", "jobs": asked, "unconnected": silent}
 

@@ -96,6 +96,11 @@ class Recorder:
             self._pending.append((table, values))
             self._secures = self._secures or secures
 
+    @property
+    def is_failing(self) -> bool:
+        """Whether the last rows could not be written, and wait."""
+        return self._failing
+
     def secured(self, timeout: float) -> bool:
         """Wait until all rows added so far outlast a power cut. Returns False if they do not after
         `timeout` seconds.

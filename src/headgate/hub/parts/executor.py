@@ -417,10 +417,11 @@ class ActionExecutor(Component):
                 run.record_job(live.spec.name)
             return
         live.mark(action.state, action.reason, action.exit_code, run.clock(), action.ending)
+        # first, so that whoever sees the state in the store finds its event there
+        self._live_runs.event(run, action.state, action.reason, live.spec.name)
         run.record_job(live.spec.name)
         if action.state == "done":
             _remove_copies(run.checkpoints(live.spec.name))
-        self._live_runs.event(run, action.state, action.reason, live.spec.name)
         if run.ended:
             self._loop.call_soon(self._finish, run)
 

@@ -38,7 +38,7 @@ class _Hold:
         gated: Whether its workers are held between two steps. They keep the process, but neither
             a turn on a GPU nor a core.
         boxes: The boxes of its frozen tasks.
-        work: Freezes them.
+        work: Freezes them, or lets them go on.
         over: Whether it goes on.
     """
 
@@ -122,8 +122,8 @@ class JobHolder(Component):
                 await hold.work
         return able
 
-    def unpause(self, run: str, jobs: Sequence[str] | None) -> list[str]:
-        """Let paused jobs of a run (None: all) go on. Returns their names.
+    async def unpause(self, run: str, jobs: Sequence[str] | None) -> list[str]:
+        """Let paused jobs of a run (None: all) go on. Returns their names once none is frozen.
 
         Raises:
             UsageError: A named job is not paused, or none is.
@@ -134,8 +134,13 @@ class JobHolder(Component):
         if others and not (paused and chosen.named.isdisjoint(others)):
             states = [f"job {name!r} is {live.state}" for name, live in others.items()]
             raise UsageError(f"{say_first(states, _SAID)}; only a paused one can be unpaused")
-        for name in paused:
-            self._step(UnpauseRequested(JobId.of(run, name)))
+        ids = [JobId.of(run, name) for name in paused]
+        holds = [self._holds[job] for job in ids if job in self._holds]
+        for job in ids:
+            self._step(UnpauseRequested(job))
+        for hold in holds:
+            if hold.work is not None:
+                await hold.work
         return paused
 
     def _why_not_paused(self, run: str, live: LiveJob, release: bool) -> str:
@@ -207,7 +212,7 @@ class JobHolder(Component):
         hold.over = True
         if hold.gated and hold.attempt is not None:
             hold.attempt.pause(False, Holder.PAUSE)
-        self._loop.run_in_executor(None, _thaw, hold)
+        hold.work = self._loop.run_in_executor(None, _thaw, hold)
 
 
 def _is_paused(live: LiveJob) -> bool:

@@ -47,8 +47,10 @@ if TYPE_CHECKING:
     from headgate.recorded.proofs import Proof
 
 
-_FLUSH_SECONDS = 5.0
-"""Most seconds until a run's first rows are on disk; the submitting client waits for them."""
+_FULL_SECONDS, _SLOW_SECONDS = 5.0, 60.0
+"""Most seconds until a run's first rows are on disk, where it takes none and where it is slow; the
+submitting client waits for them.
+"""
 _EVERY_REPORT_SECONDS = 600.0  # ten rows a second would be 26 million in a month
 
 
@@ -189,7 +191,9 @@ class LiveRun:
         Raises:
             StorageError: They are not after a while. Nothing is left of the run.
         """
-        if self.recorder.secured(_FLUSH_SECONDS):
+        if self.recorder.secured(_FULL_SECONDS) or (
+            not self.recorder.is_failing and self.recorder.secured(_SLOW_SECONDS)
+        ):
             # SQLite sees to its own files: to close one of them here would drop its locks
             files = [self.folder / name for name in (runs.SUBMISSION, variables.FILE)]
             with contextlib.suppress(OSError):  # a file system that cannot tell
