@@ -84,13 +84,14 @@ def sees_released(user: User, name: str) -> None:
     wait.until(lambda: not is_held(user, name), SECONDS, f"{name} is released")
 
 
-def proving(user: User, *words: str) -> list[str]:
-    return ["explain", "--prove", *words, "--pause-at-most", "25%"]
+def proving(user: User, *words: str, most: str = "25%") -> list[str]:
+    return ["explain", "--prove", *words, "--pause-at-most", most]
 
 
 def test_whatever_ends_a_proof_or_a_job_releases_it(user: User) -> None:
     starts(user, job("a"), job("b"), job("c", more=", pausable: false"))
-    terminal = user.opens(*proving(user, "a", "--neighbour", "b"))
+    lasting = proving(user, "a", "--neighbour", "b", most="10%")
+    terminal = user.opens(*lasting)
     terminal.shows("pauses of 0.4 s show whether b slows a by 5 %")
     sees_held(user, "b")
     assert "a proof is under way in run" in user.types(*proving(user, "a"), code=2).message
@@ -99,7 +100,7 @@ def test_whatever_ends_a_proof_or_a_job_releases_it(user: User) -> None:
     sees_released(user, "b")
     assert terminal.ends() == 130
     assert "no job is held any more" in terminal.text
-    told = user.starts(*proving(user, "a"), "--json")
+    told = user.starts(*lasting, "--json")
     sees_held(user, "b")
     user.types("stop", "b")
     assert user.sees("b-asked") == "yes"

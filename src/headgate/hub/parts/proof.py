@@ -174,14 +174,17 @@ class ProofUnderWay:
         return known
 
     async def _can_be_held(self, culprit: str) -> bool:
-        try:
-            boxes = self._boxes_of(culprit)
-            if boxes and self._gate_of(culprit) is None:
+        boxes = self._boxes_of(culprit)
+        if not boxes or self._gate_of(culprit) is not None:
+            return True
+        for left in reversed(range(_TRIES)):
+            try:
                 await self._in_thread(JobPause(boxes, None).hold, 0.0)
-        except IsolationError as error:
-            self._reasons.append(str(error))
-            return False
-        return True
+                return True
+            except IsolationError as error:  # it may be busy in the kernel for a moment
+                if left == 0:
+                    self._reasons.append(str(error))
+        return False
 
     def _longest(self, culprit: str) -> float:
         return TOGETHER_SECONDS if len(self._boxes_of(culprit)) > 1 else MOST_SECONDS
