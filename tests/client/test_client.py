@@ -44,10 +44,9 @@ def read_again(values: dict[str, Any]) -> Any:
 
 
 def kill_hub() -> bool:
-    hub = connect()
-    assert hub is not None
-    with hub:
-        os.kill(hub.ask("hello")["pid"], signal.SIGKILL)
+    if (hub := connect()) is not None:
+        with hub:
+            os.kill(hub.ask("hello")["pid"], signal.SIGKILL)
     return False
 
 

@@ -174,12 +174,13 @@ def test_where_old_runs_cannot_be_deleted_the_run_says_why(
 def test_a_job_with_a_path_of_its_own_runs_and_what_it_runs_with_is_listed(user: User) -> None:
     (user.folder / "bin").mkdir()
     (user.folder / "bin" / "python").symlink_to(sys.executable)
-    user.write("a.py", "print('here')")
+    user.write("a.py", "import os, time\nwhile not os.path.exists('go'): time.sleep(0.05)")
     user.write("jobs.yaml", f"jobs: [{{script: a.py, env: {{PATH: '{user.folder}/bin'}}}}]")
     user.types("run", "jobs.yaml", "--detach", PATH="/nowhere")
-    user.sees_state("a", "done")
     [run] = (user.home / "runs").iterdir()
     wait.until(lambda: "packages" in meta(run), SECONDS, "what is installed is listed")
+    user.touch("go")
+    user.sees_state("a", "done")
     assert list(json.loads(meta(run)["packages"])) == [f"{user.folder}/bin/python"]
 
 

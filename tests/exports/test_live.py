@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.hub.user import User
+from tests.hub.user import SECONDS, User
 
 from headgate.exports import live
 from headgate.recorded import runs
@@ -27,14 +27,14 @@ while not os.path.exists("go"):
     time.sleep(0.05)
 """
 OWN = """
-import os, mlflow
+import os, time, mlflow
 os.makedirs("runs/own")
 open(f"runs/own/events.out.tfevents.1.host.{os.getpid()}.0", "w").close()
 with mlflow.start_run(run_name="mine"):
     mlflow.log_metric("loss", 0.25, step=1)
     print("epoch 1 loss 0.25", flush=True)
     while not os.path.exists("go"):
-        pass
+        time.sleep(0.05)
 """
 LOSSES = [pytest.approx(1 / epoch) for epoch in range(1, 4)]
 
@@ -80,14 +80,14 @@ def test_figures_arrive_while_a_job_runs_and_go_on_after_a_resume(user: User) ->
     user.write("jobs.yaml", "track: tensorboard=board\njobs: [{name: a, script: train.py}]")
     run = user.detaches("jobs.yaml")
     board = user.folder / "board" / "a"
-    wait.until(lambda: scalars(board, "loss") == LOSSES, what="losses are on the board")
+    wait.until(lambda: scalars(board, "loss") == LOSSES, SECONDS, "losses are on the board")
+    wait.until(lambda: scalars(board, "headgate/cpu_cores"), SECONDS, "figures are there, too")
     for hub in user.traces.hubs():
         user.kills(hub)
-    wait.until(lambda: not runs.alive(user.home / "runs" / run), what="the run has no hub")
+    wait.until(lambda: not runs.alive(user.home / "runs" / run), SECONDS, "the run has no hub")
     user.touch("go")
     user.types("resume", run, "--from-scratch")
-    wait.until(lambda: scalars(board, "loss") == [*LOSSES, *LOSSES], what="they go on")
-    assert scalars(board, "headgate/cpu_cores")
+    wait.until(lambda: scalars(board, "loss") == [*LOSSES, *LOSSES], SECONDS, "they go on")
 
 
 def test_headgates_figures_join_the_runs_that_a_script_has_open(tracking: User) -> None:
@@ -96,13 +96,15 @@ def test_headgates_figures_join_the_runs_that_a_script_has_open(tracking: User) 
     user.detaches("--track", "mlflow", "--track", "tensorboard", "own.py")
     wait.until(
         lambda: scalars(user.folder / "runs" / "own", "headgate/cpu_cores"),
-        what="figures are beside the script's",
+        SECONDS,
+        "figures are beside the script's",
     )
     user.touch("go")
     user.sees_state("own", "done")
     [made] = wait.until(
         lambda: [made for made in mlflow_runs(user) if "headgate/verdict" in made.data.tags],
-        what="the verdict is known",
+        SECONDS,
+        "the verdict is known",
     )
     assert (made.info.run_name, made.info.status) == ("mine", "FINISHED")
     assert losses(user, made.info.run_id) == [0.25]

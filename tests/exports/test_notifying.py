@@ -135,9 +135,10 @@ def test_recipients_that_fail_are_told_of_once_and_delay_nothing(user: User) -> 
     with RunReader(user.home / "runs" / run / runs.STORE) as reader:
         rows = [row for row in reader.rows("events") if row["kind"] == "warning"]
     reasons = [json.loads(row["why"]) for row in rows]
-    kinds = {reason["facts"]["recipient"]: reason["kind"] for reason in reasons}
-    assert kinds == {"127.0.0.1": "notice-missed", "sleep": "notice-missed"}
-    assert len(reasons) == 2
+    missed = [
+        reason["facts"]["recipient"] for reason in reasons if reason["kind"] == "notice-missed"
+    ]
+    assert sorted(missed) == ["127.0.0.1", "sleep"]
     with serving(port) as server:  # it was tried meanwhile, and gets all of them
         assert [to["occasion"] for to in server.messages(3)] == ["failure", "failure", "run"]
 

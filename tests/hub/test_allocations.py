@@ -116,7 +116,7 @@ def test_what_the_hub_may_not_give_is_said(user: User) -> None:
     limits = told(user, second, "second")["limits"]
     assert isinstance(limits, dict)
     wait.until(lambda: not runs.alive(user.home / "runs" / second), SECONDS, "all is recorded")
-    warned = [each["text"] for each in user.json("status", second)["warnings"]]
+    warned = user.warnings(second)
     start = (
         "the hub was started elsewhere and may not give its tasks its limit nofile of "
         f"{before} (it has 400); end"
@@ -249,6 +249,7 @@ def test_a_job_outlives_the_end_of_an_allocation_that_it_is_not_in(group: Path, 
     wait.until(lambda: not runs.alive(user.home / "runs" / inside), SECONDS, "that run is over")
     user.touch("outside-ends")
     user.sees_state("outside", "done", run=outside)
+    wait.until(lambda: not runs.alive(user.home / "runs" / outside), SECONDS, "and that one")
     assert {run["id"]: run["state"] for run in user.json("ps")} == {
         inside: "interrupted",
         outside: "done",

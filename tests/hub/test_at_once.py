@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.hub.user import User
+from tests.hub.user import SECONDS, User
 
+from headgate.recorded.reader import RunReader
 from headgate.testing import wait
 
 LEARNS = """
@@ -36,11 +37,15 @@ def test_two_at_once_and_the_first_alone_until_its_memory_is_seen(user: User) ->
     planned = user.types("run", "jobs.yaml", "--dry-run").stdout
     assert "at most 2 jobs of 5 at once\n" in planned
     assert "j00 first: once its memory is seen, 4 other jobs of its script may start\n" in planned
-    user.detaches("jobs.yaml", "--policy", "equal")
-    wait.until(lambda: running(user, names) == names[:1], what="the first runs")
-    waits = user.sees_job("j01", lambda job: "first job of its script" in job["reason"])
-    assert waits["state"] == "waiting"
-    wait.until(lambda: running(user, names) == names[:2], what="its memory is seen")
+    run = user.detaches("jobs.yaml", "--policy", "equal")
+    wait.until(lambda: running(user, names) == names[:2], SECONDS, "its memory is seen")
+    with RunReader(user.home / "runs" / run / "run.sqlite") as reader:
+        told = [row["text"] for row in reader.rows("events", "job = 'j01'")]
+    first, then = (
+        next(i for i, text in enumerate(told) if part in text)
+        for part in ("first job of its script", "started")
+    )
+    assert first < then
     user.sees_job("j02", lambda job: "at most 2 jobs of its run" in job["reason"])
     user.types("set", "j04", "at_once=3")
     wait.until(lambda: running(user, names) == names[:3], what="another may run")

@@ -26,9 +26,11 @@ NODES = [f"  - {{name: {name}, cores: 0.2, memory: 512MiB, nic: 1Gbit}}\n" for n
 LAB = "lab: true\nname: chosen\noversubscribe: true\nnodes:\n"
 
 ALONE = """
-    import os, signal
+    import os, signal, time
     name = os.environ["HEADGATE_TASK"].rpartition("/")[2]
     if name == "worker-1":
+        while not os.path.exists("worker-0"):
+            time.sleep(0.05)
         raise SystemExit("trains in one process")
     if os.path.exists(name):
         raise SystemExit(0)

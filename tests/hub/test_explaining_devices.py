@@ -136,6 +136,6 @@ def test_a_memory_limit_that_makes_a_job_read_again_is_told_as_that(on_disk: Pat
     assert memory == max(
         each["seconds"]
         for part, each in job["account"].items()
-        if part not in ("compute", "neighbours")
+        if part not in ("starting", "waiting", "compute", "neighbours")
     )
     assert lost(job, "memory")["itself"] == memory

@@ -119,5 +119,5 @@ def test_an_heir_that_is_not_done_is_told_of_and_a_done_job_in_it_is_not_done_tw
     stops(user, heir)
     user.touch("go")
     again = user.json("resume", stopped)["id"]
-    [warning] = user.json("status", again)["warnings"]
-    assert warning["text"].startswith(f"run {heir} went on with it before and ended as stopped")
+    [warning] = user.warnings(again)
+    assert warning.startswith(f"run {heir} went on with it before and ended as stopped")

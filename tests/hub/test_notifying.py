@@ -7,6 +7,9 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
+
+from tests.hub.user import SECONDS
 
 from headgate.hub.parts.notifying import MOST_MESSAGES, Notifying
 from headgate.hub.state.run import LiveRun
@@ -20,6 +23,7 @@ from headgate.model.progress import Progress
 from headgate.model.progress_rule import ProgressRule
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.recipients import Recipient
+from headgate.testing import wait
 
 HANG = Reason(ReasonKind.NO_STEP, {"seconds": 60.0, "is_idle": False, "where": "x"})
 GOAL = Reason(ReasonKind.GOAL_REACHED, {"metric": "acc", "value": 0.9, "goal": 0.8})
@@ -54,8 +58,15 @@ def test_a_hang_a_goal_and_the_best_of_a_run_are_told_up_to_a_bound(tmp_path: Pa
         run.close()
 
     asyncio.run(live())
-    goal = json.loads((tmp_path / "job").read_text())
-    hang, *more, whole = map(json.loads, (tmp_path / "run").read_text().splitlines())
+
+    def told(name: str, count: int) -> list[Any]:
+        """All lines of a file; what delivers them may go on after the run."""
+        file = tmp_path / name
+        wait.until(lambda: file.read_text().count("\n") >= count, SECONDS, f"{name} is told")
+        return [json.loads(line) for line in file.read_text().splitlines()]
+
+    [goal] = told("job", 1)
+    hang, *more, whole = told("run", MOST_MESSAGES)
     assert (hang["occasion"], hang["job"]) == ("hang", "a")
     assert (goal["occasion"], goal["job"]) == ("goal", "c")
     assert (whole["occasion"], whole["left_out"]) == ("run", 2)

@@ -17,6 +17,7 @@ from tests.hub.learning import LEARNS, STEPS
 from tests.hub.user import SECONDS, User
 
 from headgate.hub.connection import HubConnection
+from headgate.isolation import launcher
 from headgate.model.errors import HubError
 from headgate.recorded.reader import RunReader
 from headgate.testing import wait
@@ -227,7 +228,7 @@ def test_after_a_reboot_what_waited_runs_and_what_ran_is_told(user: User) -> Non
     user.sees("saved")
     user.sees_job("counts", lambda entry: (entry["step"] or 0) > 10)
     kill_hub_and_guard(user)
-    for pid in (*user.traces.tasks(), *user.traces.processes("launcher.py")):
+    for pid in (*user.traces.tasks(), *user.traces.processes(launcher.__file__)):
         user.kills(pid)
     as_of_another_boot(user.home, run)
     user.touch("go")
@@ -305,7 +306,7 @@ def test_each_end_is_told_once_whatever_hubs_die(user: User) -> None:
           - {name: counts, script: counts.py}
         """,
     )
-    user.detaches("told.yaml", "--notify", 'echo "$HEADGATE_EVENT" >> ends; cat > last')
+    user.detaches("told.yaml", "--notify", 'cat > last; echo "$HEADGATE_EVENT" >> ends')
     user.sees_state("first", "failed")
     user.sees_job("counts", lambda entry: (entry["step"] or 0) > 10)
     assert user.sees("ends").split() == ["failure"]

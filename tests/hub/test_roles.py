@@ -88,12 +88,12 @@ def test_clients_start_once_their_server_is_ready_and_end_the_job_and_it(user: U
 def test_a_role_that_is_not_ready_in_time_fails_the_job_with_its_last_lines(user: User) -> None:
     roles(
         user,
-        "name: server, script: waits.py, ready: {port: true, timeout: 0.5s}",
+        "name: server, run: 'echo here; exec sleep 1000', ready: {port: true, timeout: 3s}",
         "name: client, run: 'true', after: [server]",
     )
     user.types("run", "jobs.yaml", code=1)
     reason = user.sees_state("job", "failed")["reason"]
-    assert reason.startswith("server-0: not ready within 0.5 s: nothing listens at its port")
+    assert reason.startswith("server-0: not ready within 3 s: nothing listens at its port")
     assert reason.endswith("; it printed last: here")
     assert [row["id"] for row in rows(user, "tasks")] == ["job/server-0"]
 

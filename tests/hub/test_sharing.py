@@ -91,6 +91,7 @@ def test_detached_it_is_followed_and_attached_to_from_elsewhere(user: User) -> N
     assert following.stdout.readline() == "epoch 1 loss 0.5\n"
     assert watching.stdout is not None
     assert "a: epoch 1, loss 0.5" in watching.stdout.readline()
+    user.sees_job("a", lambda job: job["loss"] == 0.5, what="has its loss recorded")
     assert user.json("metrics", "a")["targets"][0]["learned"]["loss"] == 0.5
     refused = user.types("resume", run, code=2).message
     assert refused == f"run {run} is running; watch it with: headgate attach {run}"

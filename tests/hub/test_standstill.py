@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 
 from tests.hub.user import User
 
+from headgate.model.reasons import ReasonKind
 from headgate.recorded.reader import RunReader
 
 COUNTS = """
@@ -45,7 +47,9 @@ def test_a_hub_that_is_stopped_for_three_seconds_goes_on(user: User) -> None:
     for each in (run, later):
         assert user.sees_state("a", "done", run=each)["attempt"] == 1
     with RunReader(user.home / "runs" / run / "run.sqlite") as reader:
-        assert not [row for row in reader.rows("events") if row["kind"] in ("fault", "warning")]
+        troubles = [row for row in reader.rows("events") if row["kind"] in ("fault", "warning")]
+        kinds = {json.loads(row["why"])["kind"] for row in troubles}
+        assert kinds <= {ReasonKind.KILLED_OUTSIDE}, "others on this machine may be killed"
         assert max(
             row["cpu_cores"] for row in reader.rows("usage") if row["cpu_cores"] is not None
         ) < 2 * (os.cpu_count() or 1)

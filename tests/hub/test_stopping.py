@@ -84,8 +84,15 @@ def test_ctrl_c_saves_a_checkpoint_and_resume_goes_on_to_the_same_result(
         "none of these jobs uses headgate.torch"
         in user.types("checkpoint", "prints", code=1).message
     )
-    saved = user.home / "runs" / first / "jobs" / "learns" / "checkpoints"
-    wait.until(lambda: list(saved.glob("step-*.pt")), SECONDS, "a checkpoint is saved")
+
+    def saved() -> list[dict[str, object]]:
+        with RunReader(user.home / "runs" / first / "run.sqlite") as reader:
+            return list(reader.rows("checkpoints"))
+
+    asked = wait.until(
+        lambda: [row for row in saved() if row["why"] == "request"], SECONDS, "it is saved"
+    )
+    assert len(asked) == 1
     assert user.jobs()["learns"]["state"] == "running"
     terminal.press(b"\x03")
     terminal.shows("others are asked to end and have 10 s; Ctrl-C again kills at once")

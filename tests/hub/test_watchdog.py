@@ -57,8 +57,7 @@ def bases() -> dict[str, Path]:
 def test_of_a_dead_hub_the_cgroups_go_that_nothing_is_in(
     tmp_path: Path, bases: dict[str, Path]
 ) -> None:
-    with subprocess.Popen(["true"]) as hub:
-        pass
+    hub = subprocess.Popen(["sleep", "1000"])
     dead, living = (f"headgate-{os.geteuid()}-{pid}" for pid in (hub.pid, os.getpid()))
     lab = f"headgate-lab-test-{os.getpid()}"
     of_containers = find_parent("group", "task", None, "cgroupfs").own
@@ -72,11 +71,13 @@ def test_of_a_dead_hub_the_cgroups_go_that_nothing_is_in(
     gone += [base / lab / "node" / dead / "task" for base in every - beside]
     kept = [base / living / "task" for base in every]
     used = bases["cpu"] / dead / "used"
-    with subprocess.Popen(["sleep", "1000"]) as task:
+    with hub, subprocess.Popen(["sleep", "1000"]) as task:
         try:
             for folder in (*gone, *kept, used):
                 folder.mkdir(parents=True)
             (used / "cgroup.procs").write_text(str(task.pid))
+            hub.kill()  # now, as hubs of other homes remove what is of a dead one, too
+            hub.wait()
             leftovers(tmp_path)
             assert [folder for folder in (*gone, *kept, used) if folder.exists()] == [*kept, used]
             task.kill()
@@ -91,6 +92,7 @@ def test_of_a_dead_hub_the_cgroups_go_that_nothing_is_in(
 
             wait.until(nothing_left, SECONDS, "the kernel lets go of the last process")
         finally:
+            hub.kill()
             task.kill()
             task.wait()
             for base in every:

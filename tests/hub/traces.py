@@ -9,6 +9,8 @@ import os
 import re
 from pathlib import Path
 
+import psutil
+
 from headgate.machine import cgroup_layout
 
 HUB, GUARD = "headgate.hub.server", "headgate.hub.watchdog"
@@ -30,6 +32,14 @@ def command(pid: int) -> list[str]:
         return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
     except OSError:
         return []
+
+
+def parent(pid: int) -> int | None:
+    """Process id of the parent of a process; None when it is gone."""
+    try:
+        return psutil.Process(pid).ppid()
+    except psutil.NoSuchProcess:
+        return None
 
 
 class Traces:
@@ -62,11 +72,13 @@ class Traces:
 
     def hub(self) -> int | None:
         """Process id of the hub."""
-        return next(iter(self.processes(HUB)), None)
+        return next(iter(self.hubs()), None)
 
     def hubs(self) -> list[int]:
         """Process ids of the hubs of all allocations."""
-        return list(self.processes(HUB))
+        found = self.processes(HUB)
+        # what a hub is about to start has its command line until then
+        return [pid for pid in found if parent(pid) not in found]
 
     def guard(self) -> int | None:
         """Process id of the guard."""

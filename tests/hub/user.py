@@ -29,6 +29,7 @@ from headgate.cli import VERBS
 from headgate.hub.submission import packages
 from headgate.machine.allocation import BATCH_JOBS
 from headgate.model.errors import HeadgateError
+from headgate.model.reasons import ReasonKind
 from headgate.recorded import status
 from headgate.recorded.reader import RunReader
 from headgate.sampling import machine
@@ -210,6 +211,13 @@ class User:
         """How the jobs of a run stand, by name."""
         told = self.json("status", *([run] if run else []))
         return {job["name"]: job for job in told["jobs"]}
+
+    def warnings(self, run: str | None = None) -> list[str]:
+        """What a run warns of, but for what the kernel killed outside it: that may be a task of
+        another test.
+        """
+        told = self.json("status", *([run] if run else []))["warnings"]
+        return [each["text"] for each in told if each["why"]["kind"] != ReasonKind.KILLED_OUTSIDE]
 
     def sees_state(self, job: str, *states: str, run: str | None = None) -> dict[str, Any]:
         """How a job stands, once it is in one of these states."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.hub.user import User
+from tests.hub.user import SECONDS, User
 
 from headgate.isolation.vm import machines, probe
 from headgate.model.errors import InvalidFileError, IsolationError, UsageError
@@ -78,11 +78,10 @@ def test_a_study_that_was_killed_goes_on_where_it_was(user: User) -> None:
         """,
     )
     process = user.starts("study", file, "--quick")
-    wait.until(
-        lambda: len(kept(user)) >= 1 and len(list((user.home / "runs").iterdir())) >= 2,
-        60,
-        "a second cell runs",
-    )
+    runs = user.home / "runs"
+    _, second = wait.until(lambda: sorted(runs.glob("*"))[1:2] and sorted(runs.glob("*")), SECONDS)
+    user.sees_job("paced", lambda job: bool(job["step"]), second.name, "runs in a second cell")
+    assert len(kept(user)) >= 1
     process.kill()
     process.communicate()
     told = user.json("study", file, "--quick", "--resume")
