@@ -36,7 +36,9 @@ _MOST_OF_A_MESSAGE = 200  # lines among which what an exception says is looked f
 _WRAPPED = 60  # rich wraps lines that are longer
 
 _BEGINS = "Traceback (most recent call last)"
-_HEADER = re.compile(r"(.*?)(?:Original |Exception Group )?Traceback \(most recent call last\)(:?)")
+_HEADER = re.compile(
+    r"(.*?)(?:Original |Exception Group )?Traceback \(most recent call last\)(:?)", re.DOTALL
+)
 _FRAME = re.compile(r'\s*(?:>\s*)?File "([^"]{1,300})", line (\d+)')
 _SYNTAX = re.compile(r'  File "[^"]{1,300}", line \d+$')
 _EXCEPTION = re.compile(r"([A-Za-z_][\w.<>]{0,200})(\([\w.]{1,100}\))?(?:(:)(?:\s+(.*))?)?$")
