@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from headgate.isolation import unboxed
 from headgate.isolation.base import Launch
 from headgate.isolation.process import ProcessIsolation
 from headgate.isolation.unboxed import Unboxed
@@ -79,6 +80,15 @@ def test_what_is_held_stops_in_any_session_and_what_had_stopped_by_itself_stays_
         box.release()
         until(lambda: len(processes.stopped(box.pids())) == 1, what="the others go on")
         assert [stopped.pid for stopped in processes.stopped(box.pids())] == [by_itself]
+        box.kill()
+
+
+def test_what_was_first_seen_late_is_held_in_one_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unboxed, "HOLD_SECONDS", 0.0)
+    with subprocess.Popen(["sleep", "60"], start_new_session=True, env={TAG: TASK}) as process:
+        box = Unboxed(TASK, Fallbacks(Cores()), ProcessTable(), processes.look(process.pid))
+        box.hold(0.0)
+        until(lambda: processes.stopped([process.pid]), what="it stands still")
         box.kill()
 
 

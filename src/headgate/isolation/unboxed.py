@@ -86,8 +86,9 @@ class Unboxed(Enclosure):
         # A signalled process cannot fork, so a round that finds no new one has found all.
         deadline = time.monotonic() + max(seconds, HOLD_SECONDS)
         by_itself = set(processes.stopped(process.pid for process in self._members()))
+        late = False
         while fresh := set(self._members()) - self._held - by_itself:
-            if given_up() or time.monotonic() > deadline:
+            if late or given_up():
                 self.release()
                 raise IsolationError(
                     "it cannot be held now: it starts processes faster than they can be stopped; "
@@ -95,6 +96,7 @@ class Unboxed(Enclosure):
                 )
             processes.send(fresh, signal.SIGSTOP)
             self._held |= fresh
+            late = time.monotonic() > deadline
 
     def release(self) -> None:
         processes.send(self._held, signal.SIGCONT)
