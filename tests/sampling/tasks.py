@@ -14,6 +14,8 @@ import os, sys, time
 def burn(seconds):
     end = time.process_time() + seconds
     while time.process_time() < end: pass
+def burn_until(path):  # is there
+    while not os.path.exists(path): pass
 def burn_in_child(seconds):
     child = os.fork()
     if child == 0: burn(seconds); os._exit(0)
