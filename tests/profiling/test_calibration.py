@@ -178,6 +178,29 @@ def test_nodes_that_do_not_reach_each_other_are_named(home: Path) -> None:
     assert said.endswith(": Connection refused; nodes have to reach each other at any port")
 
 
+def test_what_arrives_while_a_node_has_no_cpu_makes_no_link_faster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read, usual = links._read, (625_000, 0.05)
+    stall, at_once = (625_000, 0.45), (9 * 625_000, 0.05)
+    planned = iter([usual, *[usual] * 3, stall, at_once, *[usual] * 3])
+    monkeypatch.setattr(
+        links, "_read", lambda taken, seconds: next(planned, None) or read(taken, seconds)
+    )
+    rate, _ = links.send("127.0.0.1", links.listen("127.0.0.1"))
+    assert rate == pytest.approx(12.5e6)
+
+
+def test_what_had_arrived_before_a_measurement_is_none_of_it() -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        one.sendall(bytes(50_000))
+        links._catch_up(other, 60.0)
+        other.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            other.recv(1)
+
+
 @pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("tc") is None, reason="a lab needs root, and ip and tc"
 )
@@ -194,8 +217,12 @@ class TestInALab:
         user.types("lab", "down", "linked")
 
     def test_rates_and_round_trips_are_those_of_the_links(self, up: Cluster) -> None:
-        there, back = links.measure(up.nodes)
-        assert (there.sender, there.receiver) == ("fast", "slow")
-        for link in (there, back):
-            assert 0.5 < link.bytes_per_second / 12.5e6 < 1.1
-            assert 0 < link.round_trip_seconds < 0.1
+        measured = [links.measure(up.nodes) for _ in range(3)]
+        for there, back in measured:
+            assert (there.sender, there.receiver) == ("fast", "slow")
+            for link in (there, back):
+                assert link.bytes_per_second / 12.5e6 < 1.1
+                assert 0 < link.round_trip_seconds < 1
+        # a process that has no CPU sends less than a link can carry, and never more
+        for found in zip(*measured, strict=True):
+            assert max(link.bytes_per_second for link in found) / 12.5e6 > 0.5

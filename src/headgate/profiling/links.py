@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import median
 
 from headgate.engines.base import Engine
 from headgate.model.cluster import Node
@@ -188,10 +188,13 @@ def _receive(server: socket.socket) -> None:
             for _ in range(_TRIPS):
                 taken.sendall(taken.recv(1))
             _read(taken, _WARM_SECONDS)
-            rates = [_read(taken, _WINDOW_SECONDS) for _ in range(_WINDOWS)]
+            _catch_up(taken, _WARM_SECONDS)
+            windows = [_read(taken, _WINDOW_SECONDS) for _ in range(_WINDOWS)]
+            whole = sum(count for count, _ in windows) / sum(seconds for _, seconds in windows)
             # A moment without the CPU does not change the median; on a slow link most windows are
-            # empty.
-            taken.sendall(_ANSWER.pack(max(median(rates), fmean(rates))))
+            # empty. What arrives in that moment is read at once: a mean of rates would be too high.
+            rate = max(median(count / seconds for count, seconds in windows), whole)
+            taken.sendall(_ANSWER.pack(rate))
             # to the end: if it were closed earlier, the connection would not carry the answer
             _read(taken, _PATIENCE_SECONDS)
 
@@ -227,15 +230,27 @@ def _rate(connection: socket.socket) -> float:
     raise TimeoutError("timed out")
 
 
-def _read(taken: socket.socket, seconds: float) -> float:
-    """Receive data. Returns bytes per second."""
+def _catch_up(taken: socket.socket, most_seconds: float) -> None:
+    """Receive what has arrived before now. Where data arrive faster than this process reads, there
+    is always more.
+    """
+    begun, buffer = time.monotonic(), memoryview(bytearray(_BLOCK))
+    ready = select.poll()
+    ready.register(taken, select.POLLIN)
+    while ready.poll(0) and time.monotonic() - begun < most_seconds:
+        if not taken.recv_into(buffer):
+            raise _closed()
+
+
+def _read(taken: socket.socket, seconds: float) -> tuple[int, float]:
+    """Receive data. Returns how many bytes, in how many seconds."""
     begun, count = time.monotonic(), 0
     buffer = memoryview(bytearray(_BLOCK))
     while (took := time.monotonic() - begun) < seconds:
         if not (got := taken.recv_into(buffer)):
             raise _closed()
         count += got
-    return count / took
+    return count, took
 
 
 def _closed() -> ConnectionResetError:
