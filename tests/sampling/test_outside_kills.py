@@ -107,6 +107,19 @@ def test_what_is_killed_in_a_task_s_own_cgroup_is_not_outside(group: Path) -> No
     reader.close()
 
 
+def test_who_is_killed_elsewhere_is_not_named(group: Path) -> None:
+    if not os.access(KERNEL_LOG, os.R_OK):
+        pytest.skip("the kernel's log cannot be read here")
+    reader = OutsideKillsReader(group / "task")
+    assert reader.look((), 0, (), tight=False) is None
+    pid = is_killed(group / "task")
+    is_killed(group)
+    told = reader.look((), 0, (), tight=False)
+    assert told is not None
+    assert [killed.pid for killed in told.processes] == [pid]
+    reader.close()
+
+
 def test_under_v2_each_cgroup_s_own_kills_are_counted(tmp_path: Path) -> None:
     local = "memory.events.local"
     plant(

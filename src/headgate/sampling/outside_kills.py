@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import re
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +67,7 @@ class OutsideKillsReader:
         self._told = 0
         self._largest: dict[int, KilledProcess] = {}
         self._groups: set[tuple[str, ...]] = set()
+        self._below_mount = _below_mount(domain) if domain is not None else ()
         self._log = _open_at_end(log)
 
     def look(
@@ -122,8 +123,10 @@ class OutsideKillsReader:
     # --- which ------------------------------------------------------------------------------------
 
     def _logged(self) -> Iterator[KilledProcess]:
-        """Processes that the kernel's log has named since the last time, without those of tasks."""
-        own: set[str] = set()
+        """Processes of the domain that the kernel's log has named since the last time, without
+        those of tasks.
+        """
+        others: set[str] = set()
         while self._log is not None:
             try:
                 record = os.read(self._log, _RECORD_BYTES).decode("utf-8", "replace")
@@ -131,11 +134,11 @@ class OutsideKillsReader:
                 continue
             except OSError:  # no more for now
                 return
-            if (group := _OF_GROUP.search(record)) is not None and Path(group[1]).parts[
-                -2:
-            ] in self._groups:
-                own.add(group[2])
-            if (named := _KILLED.search(record)) is not None and named[1] not in own:
+            if (group := _OF_GROUP.search(record)) is not None:
+                parts = Path(group[1]).parts
+                if parts[-2:] in self._groups or not _holds(parts, self._below_mount):
+                    others.add(group[2])
+            if (named := _KILLED.search(record)) is not None and named[1] not in others:
                 held = (int(named[3]) + int(named[4])) * 1024
                 yield KilledProcess(
                     int(named[1]),
@@ -192,6 +195,19 @@ def _outside(folder: Path, boxes: Collection[Path]) -> Iterator[Path]:
             pending += [
                 Path(entry.path) for entry in os.scandir(at) if entry.is_dir(follow_symlinks=False)
             ]
+
+
+def _below_mount(folder: Path) -> tuple[str, ...]:
+    """The names of a cgroup and those above it, from the mount point on."""
+    point = next((above for above in (folder, *folder.parents) if above.is_mount()), folder)
+    return folder.relative_to(point).parts
+
+
+def _holds(parts: Sequence[str], some: Sequence[str]) -> bool:
+    """Whether some names follow each other in a path. In a container the kernel's path begins with
+    names that are not seen there.
+    """
+    return any(parts[i : i + len(some)] == some for i in range(len(parts) - len(some) + 1))
 
 
 def _field(text: str, name: str) -> int | None:
