@@ -263,6 +263,7 @@ class _Guard:
                     return
 
     def _orphaned(self) -> None:
+        self._take_up_untold()
         for task in self._tasks.values():
             _release(task.record)  # a paused task receives nothing
         for id in [id for id, task in self._tasks.items() if is_kept(task.record)]:
@@ -271,6 +272,17 @@ class _Guard:
         folders.remove_sockets(self._folder)
         _remove_unfinished(self._folder)
         self._start_next()
+
+    def _take_up_untold(self) -> None:
+        """Take up boxes of which the hub had made a record and told nothing. Their tasks get no
+        signal, as they may be saving a checkpoint.
+        """
+        for file in sorted((self._folder / "boxes").glob("*.json")):
+            with contextlib.suppress(ValueError, KeyError, TypeError, OSError):
+                record = json.loads(file.read_text())
+                task, _ = TaskId(str(record["task"])), record["isolation"]
+                if task not in self._tasks:
+                    self._tasks[task] = _GuardedTask(record, _pidfd(record), None, "", True)
 
     def _end_others(self) -> None:
         """End the tasks that do not outlive their hub."""
