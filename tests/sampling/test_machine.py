@@ -159,7 +159,7 @@ def test_this_machine_is_detected(tmp_path: Path) -> None:
     assert node.address
     assert found.kernel == os.uname().release
     assert found.used_cores is not None
-    assert 0 <= found.used_cores <= found.topology.online + 0.5
+    assert 0 <= found.used_cores <= found.topology.online
     assert found.used_memory_bytes is not None
     assert 0 < found.used_memory_bytes < found.machine_memory_bytes
 

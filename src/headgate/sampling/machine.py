@@ -142,11 +142,13 @@ def survey(cache: Path | None = None) -> Survey:
     tree = limits.cgroups()
     routes = default_routes()
     carrying = {nic.name for nic in counted()}
-    used, nvml = _present_usage(), open_nvml()
+    cpus, used, nvml = topology(), _present_usage(), open_nvml()
     every = gpus(nvml)
+    # a moment without the CPU between the clock and the counters makes it more than there are
+    used_cores = min(used["cpu_cores"], float(cpus.online)) if "cpu_cores" in used else None
     return Survey(
         node=node,
-        topology=topology(),
+        topology=cpus,
         kernel=platform.release(),
         cgroups=tree,
         quota_cores=limits.quota_cores(tree),
@@ -155,7 +157,7 @@ def survey(cache: Path | None = None) -> Survey:
         pressure=Path("/proc/pressure/cpu").exists(),
         default_route=routes[0] if routes else None,
         other_interfaces=tuple(nic.name for nic in interfaces() if nic.name not in carrying),
-        used_cores=used.get("cpu_cores"),
+        used_cores=used_cores,
         used_memory_bytes=used.get("memory_bytes"),
         gpus=tuple(statuses(nvml, node.gpus)),
         machine_gpus=len(every),
