@@ -42,15 +42,15 @@ SPINS = """
 import multiprocessing, os, sys, time
 from headgate.task.core_wait import CoreWait
 
-def spin(until, apart=False):
-    if apart:
-        os.setsid()
-    while time.monotonic() < until:
+def spin(seconds):
+    end = time.process_time() + seconds
+    while time.process_time() < end:
         pass
 
-def spinning(count, *how):
+def started(does, count=1):
+    # which end with this process at the latest
     context = multiprocessing.get_context("fork")
-    others = [context.Process(target=spin, args=how) for _ in range(count)]
+    others = [context.Process(target=does, daemon=True) for _ in range(count)]
     for other in others:
         other.start()
     return others
@@ -76,10 +76,13 @@ def measured(script: str) -> list[float]:
 def test_others_that_use_all_cores_are_noticed() -> None:
     waited, used = measured(
         """
-        until = time.monotonic() + 1.0
-        others = spinning(3 * len(os.sched_getaffinity(0)), until, True)
+        def spins_apart():
+            os.setsid()
+            spin(60.0)
+
+        started(spins_apart, 3 * len(os.sched_getaffinity(0)))
         wait = CoreWait()
-        spin(until - 0.2)
+        spin(0.3)
         print(wait.lap(), wait.others())
         """
     )
@@ -90,12 +93,23 @@ def test_others_that_use_all_cores_are_noticed() -> None:
 def test_what_a_task_starts_itself_is_none_of_the_others() -> None:
     own, with_helper = measured(
         """
-        wait, until = CoreWait(), time.monotonic() + 1.0
-        [helper] = spinning(1, until)
-        spin(until - 0.05)
-        own = wait._own_ticks() - wait._begun_own
+        (done, says), (told, lets_end) = os.pipe(), os.pipe()
+
+        def helps():
+            os.close(lets_end)
+            spin(0.3)
+            os.write(says, b"x")
+            os.read(told, 1)
+
+        wait, begun = CoreWait(), sum(os.times()[:4])
+        [helper] = started(helps)
+        os.close(says)
+        spin(0.3)
+        assert os.read(done, 1)
+        own = wait._own_ticks() - wait._begun_own  # while the helper lives
+        os.close(lets_end)
         helper.join()
-        print(own / os.sysconf("SC_CLK_TCK"), sum(os.times()[:4]))
+        print(own / os.sysconf("SC_CLK_TCK"), sum(os.times()[:4]) - begun)
         """
     )
     assert own > 0.7 * with_helper
