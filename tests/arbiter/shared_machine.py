@@ -20,7 +20,8 @@ from headgate.model.errors import HeadgateError
 from headgate.recorded.reader import RunReader
 from headgate.testing.wait import until
 
-SECONDS = 60.0
+SECONDS = 120.0
+"""Longest that anything is waited for; a busy machine takes its time."""
 MADE_UP = next(iter(made_up.__path__))
 """This machine with GPUs that it does not have."""
 WAITS = """\

@@ -104,7 +104,7 @@ class UnixUser:
                     os.kill(pid, signal.SIGKILL)
             return not pids
 
-        until(is_gone, seconds=30, what=f"the end of the processes of {self.name}")
+        until(is_gone, seconds=120, what=f"the end of the processes of {self.name}")
         for process in self._started:
             process.wait()
             for pipe in filter(None, (process.stdin, process.stdout, process.stderr)):
