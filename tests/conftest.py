@@ -11,7 +11,7 @@ import resource
 import select
 import signal
 from collections.abc import Generator, Iterator
-from contextlib import closing
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -148,17 +148,21 @@ def end_hub() -> None:
     hub = connect()
     if hub is None:
         return
-    with closing(hub):
-        pidfd = os.pidfd_open(hub.ask("hello")["pid"])
+    hub.close()
     try:
-        for patience in (5, 30):  # asked a second time, it kills what does not end
-            signal.pidfd_send_signal(pidfd, signal.SIGTERM)
+        pidfd = os.pidfd_open(hub.pid)
+    except ProcessLookupError:  # it was ending
+        return
+    try:
+        for patience in (5, 120):  # asked a second time, it kills what does not end
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, signal.SIGTERM)
             ended, _, _ = select.select([pidfd], [], [], patience)
             if ended:
                 return
     finally:
         os.close(pidfd)
-    raise TimeoutError("the hub did not end within 30 s of a second SIGTERM")
+    raise TimeoutError("the hub did not end within 120 s of a second SIGTERM")
 
 
 def _part(nodeid: str) -> str:
