@@ -271,6 +271,16 @@ def test_a_run_is_found_by_what_its_name_begins_with_or_contains() -> None:
         NotFoundError, match=f"no run 'digits'; that is a job of run {second.name}: name the run"
     ):
         runs.find("digits")
+    for trial in ("tries-lr-1", "tries-lr-2", "tries-lr-3"):
+        (second / "jobs" / trial).mkdir()
+    begun = f"jobs of run {second.name} begin with it (tries-lr-1, tries-lr-2 and 1 more)"
+    for what, asked, cure in (
+        ("no run 'tries'", runs.find, "name the run"),
+        ("no job 'tries' in any run", runs.find_job, "name one"),
+    ):
+        with pytest.raises(NotFoundError) as refused:
+            asked("tries")
+        assert str(refused.value) == f"{what}; {begun}: {cure}"
 
 
 def test_what_a_name_begins_with_counts_before_what_it_contains() -> None:

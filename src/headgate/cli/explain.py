@@ -157,6 +157,6 @@ def _run_and_job(run: str | None, job: str | None) -> tuple[Path, str | None]:
     try:
         return runs.find(run), None
     except NotFoundError:
-        raise NotFoundError(
-            f"no run and no job {run!r}; `headgate ps` lists the runs there are"
-        ) from None
+        begun = runs.begun_with(run, runs.listing())
+        cure = f"{begun}: name one" if begun else "`headgate ps` lists the runs there are"
+        raise NotFoundError(f"no run and no job {run!r}; {cure}") from None

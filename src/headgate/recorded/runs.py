@@ -30,6 +30,7 @@ from headgate.model.identifiers import FIRST_WORKER, TaskName, run_and_job
 from headgate.model.job_checks import NAME_PATTERN
 from headgate.model.jobs import Job
 from headgate.model.reasons import Reason, ReasonKind
+from headgate.model.units import say_first
 from headgate.recorded.descriptions import RunDescription
 from headgate.recorded.folders import (
     HUB,
@@ -73,6 +74,7 @@ _TIME = "%Y%m%d-%H%M%S-"
 _STAMP = 19  # characters of the time in a run's name, to the millisecond
 _AWAITED = "the next command starts another, which takes it up"
 _NAMED = 5  # most runs named in a message
+_BEGUN = 2  # most jobs named in one
 
 
 def create() -> Path:
@@ -145,7 +147,9 @@ def find(prefix: str | None = None) -> Path:
             )
             if of is not None:
                 raise NotFoundError(f"no run {prefix!r}; that is a job of run {of}: name the run")
-        raise NotFoundError(f"no run {prefix!r}; `headgate ps` lists the runs there are")
+        begun = begun_with(prefix, every)
+        cure = f"{begun}: name the run" if begun else "`headgate ps` lists the runs there are"
+        raise NotFoundError(f"no run {prefix!r}; {cure}")
     if len(matches) > 1:
         names = [path.name for path in matches[-_NAMED:]]
         more = f" and {len(matches) - _NAMED} earlier ones" if len(matches) > _NAMED else ""
@@ -163,18 +167,28 @@ def find_job(job: str, run: str | None = None) -> tuple[Path, str]:
     """
     prefix, name = run_and_job(job)
     wanted = prefix or run
+    every = [find(wanted)] if wanted else listing()
     if NAME_PATTERN.fullmatch(name):
-        folders = [
-            path
-            for path in ([find(wanted)] if wanted else listing())
-            if (path / "jobs" / name).is_dir()
-        ]
+        folders = [path for path in every if (path / "jobs" / name).is_dir()]
         if folders:
             return next(
                 (path for path in reversed(folders) if not is_aside(path)), folders[-1]
             ), name
     where = f"run {wanted}" if wanted else "any run"
-    raise NotFoundError(f"no job {name!r} in {where}; `headgate status` lists the jobs of a run")
+    begun = begun_with(name, every)
+    cure = f"{begun}: name one" if begun else "`headgate status` lists the jobs of a run"
+    raise NotFoundError(f"no job {name!r} in {where}; {cure}")
+
+
+def begun_with(name: str, among: Sequence[Path]) -> str:
+    """Which jobs of the latest of these runs have names that begin with this one, as those of a
+    sweep do, in words; empty: none has.
+    """
+    if NAME_PATTERN.fullmatch(name):
+        for run in reversed(among):
+            if jobs := sorted(folder.name for folder in (run / "jobs").glob(f"{name}-*")):
+                return f"jobs of run {run.name} begin with it ({say_first(jobs, _BEGUN)})"
+    return ""
 
 
 def is_aside(run: Path) -> bool:
