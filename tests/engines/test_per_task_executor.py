@@ -134,6 +134,7 @@ def test_changes_that_wait_are_made_in_one_and_a_stop_is_not_forgotten(setting: 
     setting.engine.set_share(slow, Share(cpu_weight=300.0))
     setting.engine.set_share(slow, Share(cpu_cap_cores=1.0))
     setting.engine.set_share(slow, Share(cpu_weight=50.0))
+    until(lambda: slow in setting.isolation.boxes, SECONDS, "its box")
     setting.engine.stop(slow, SECONDS)
     setting.isolation.answered.set()
     until(lambda: setting.told.exit(slow) is not None, SECONDS, "its end")

@@ -23,6 +23,7 @@ from headgate.model.identifiers import TaskId
 from headgate.model.shares import UNLIMITED, Share
 from headgate.testing import programs
 from headgate.testing.isolation import RUN, IsolationContract, Running
+from headgate.testing.isolation_stage import descriptors
 from headgate.testing.wait import until
 
 pytestmark = pytest.mark.hardware
@@ -166,7 +167,7 @@ def test_it_reaches_what_listens_on_the_address_of_its_place_and_not_on_the_mach
         "    print('refused')\n"
     )
     with socket.create_server(("127.0.0.1", 0)) as ours:
-        argv = (*programs.argv("")[:3], "-c", code, str(ours.getsockname()[1]))
+        argv = (*programs.argv("rest")[:3], "-c", code, str(ours.getsockname()[1]))
         task = run(isolation, argv)
         task.said("reached")
         task.said("refused")
@@ -225,11 +226,11 @@ def test_the_quota_of_the_place_limits_it_whatever_its_own_cap(
     try:
         task = run(isolation, programs.argv("spin", 2), Share(cpu_cap_cores=0.5))
         task.said("ready")
-        contract.uses(task.box, 0.18, 0.22, "in a place with 0.2")
+        contract.capped(task.box, 0.2)
         task.box.apply(Share(cpu_cap_cores=0.1))
-        contract.uses(task.box, 0.09, 0.11, "under a cap of 0.1")
+        contract.capped(task.box, 0.1)
         task.box.apply(Share(cpu_cap_cores=UNLIMITED))
-        contract.uses(task.box, 0.18, 0.22, "once the cap is lifted")
+        contract.capped(task.box, 0.2)
     finally:
         set_cores(place, os.cpu_count() or 1)
 
@@ -262,7 +263,7 @@ def test_the_disk_rate_of_the_place_holds_for_it(
     set_disk_rate(place, disk, 2 * MIB)
     try:
         task = run(isolation, programs.argv("read", data), share, cwd=tmp_path)
-        assert 0.7 <= float(task.said("seconds")) <= 5
+        assert float(task.said("seconds")) >= 0.7
     finally:
         set_disk_rate(place, disk, 0)
 
@@ -284,7 +285,10 @@ def test_tasks_of_a_place_share_its_disk_rate(
             run(isolation, programs.argv("read", tmp_path / name), cwd=tmp_path)
             for name in ("first", "second")
         ]
-        assert max(float(task.said("seconds")) for task in tasks) >= 1.4  # 4 MiB in all
+        began = [float(task.said("began")) for task in tasks]
+        took = [float(task.said("seconds")) for task in tasks]
+        ended = [begin + seconds for begin, seconds in zip(began, took, strict=True)]
+        assert max(ended) - min(began) >= 1.4  # 4 MiB in all
     finally:
         set_disk_rate(place, disk, 0)
 
@@ -313,14 +317,14 @@ def test_a_place_that_is_not_there_is_one_clear_error(
 ) -> None:
     isolation = ProcessIsolation(GROUP, mode="none") if mode == "none" else ProcessIsolation(GROUP)
     absent = replace(place, namespace=namespace or place.namespace, hosts=hosts or place.hosts)
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     with pytest.raises(
         IsolationError,
         match=f"^{RUN}/job/worker-0: node 'iso' cannot be entered: {said}.*lab up FILE$",
     ):
         run(isolation, programs.argv("rest"), place=absent)
     assert folders_left() == []
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors() <= before
 
 
 def test_cgroups_that_are_gone_with_the_place_are_one_too(

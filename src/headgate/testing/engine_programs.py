@@ -24,16 +24,22 @@ STOPPED = 5
 
 def argv(name: str, *arguments: object) -> tuple[str, ...]:
     """Command line of a program."""
-    return (sys.executable, "-I", "-S", os.path.abspath(__file__), name, *map(str, arguments))
+    assert name in PROGRAMS, f"there is no program {name!r}"
+    return (*_start(), name, *map(str, arguments))
 
 
 def parse(command: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
     """Name and arguments of the program that a command line starts; None when it starts something
     else.
     """
-    if len(command) < 5 or tuple(command[:4]) != argv("")[:4]:
+    if len(command) < 5 or tuple(command[:4]) != _start():
         return None
     return command[4], tuple(command[5:])
+
+
+def _start() -> tuple[str, ...]:
+    """What the command lines of all programs begin with."""
+    return (sys.executable, "-I", "-S", os.path.abspath(__file__))
 
 
 def say(text: str) -> None:
@@ -177,6 +183,7 @@ def _echoed() -> Iterator[dict[str, Any]]:
 PROGRAMS: dict[str, Callable[..., None]] = {
     program.__name__: program
     for program in (
+        rest,
         write,
         count,
         flood,

@@ -17,16 +17,22 @@ BREED_MOST = 200
 
 def argv(name: str, *arguments: object) -> tuple[str, ...]:
     """Command line of a program."""
-    return (sys.executable, "-I", "-S", os.path.abspath(__file__), name, *map(str, arguments))
+    assert name in PROGRAMS, f"there is no program {name!r}"
+    return (*_start(), name, *map(str, arguments))
 
 
 def parse(command: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
     """Name and arguments of the program that a command line starts; None when it starts something
     else.
     """
-    if len(command) < 5 or tuple(command[:4]) != argv("")[:4]:
+    if len(command) < 5 or tuple(command[:4]) != _start():
         return None
     return command[4], tuple(command[5:])
+
+
+def _start() -> tuple[str, ...]:
+    """What the command lines of all programs begin with."""
+    return (sys.executable, "-I", "-S", os.path.abspath(__file__))
 
 
 def say(text: str) -> None:
@@ -122,13 +128,14 @@ def stubborn() -> None:
 
 
 def read(path: str) -> None:
-    """Read a file without the page cache. Print how many seconds it took."""
+    """Read a file without the page cache. Print how many seconds it took, and when it began."""
     file = os.open(path, os.O_RDONLY | os.O_DIRECT)
     page = mmap.mmap(-1, 1 << 16)  # O_DIRECT wants an aligned buffer
     began = time.monotonic()
     while os.readv(file, [page]) > 0:
         pass
     say(f"seconds {time.monotonic() - began}")
+    say(f"began {began}")
 
 
 PROGRAMS: dict[str, Callable[..., None]] = {
