@@ -93,7 +93,7 @@ class AgentsContract(EngineContract):
         """The cgroups of groups of boxes that agents of this process have made."""
         raise NotImplementedError
 
-    def wait(self, predicate: Callable[[], object], what: str, seconds: float = 20.0) -> None:
+    def wait(self, predicate: Callable[[], object], what: str, seconds: float = 60.0) -> None:
         # what it waits for passes through four processes
         try:
             until(lambda: bool(predicate()), max(seconds, 60.0), what)

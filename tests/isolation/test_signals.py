@@ -102,7 +102,7 @@ def starts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Starts]:
 
 
 def ended(box: Box) -> int | None:
-    assert select.select([box.exit_fd], [], [], 20)[0], "it goes on"
+    assert select.select([box.exit_fd], [], [], 60)[0], "it goes on"
     return box.reap().code
 
 
@@ -215,7 +215,7 @@ def test_a_shell_that_traps_the_signal_sees_to_it_itself(starts: Starts, tmp_pat
 def test_what_has_no_handler_ends_as_a_whole(starts: Starts, tmp_path: Path) -> None:
     box = starts("sh", "-c", "python saves.py fork none; echo after")
     box.ask(signal.SIGTERM)
-    assert select.select([box.exit_fd], [], [], 20)[0]
+    assert select.select([box.exit_fd], [], [], 60)[0]
     assert box.reap().signal == signal.SIGTERM
     assert "after" not in (tmp_path / "output").read_text()
 

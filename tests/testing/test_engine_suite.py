@@ -36,7 +36,7 @@ class TwinContract(EngineContract):
     def now(self) -> float:
         return self.twin.now
 
-    def wait(self, predicate: Callable[[], object], what: str, seconds: float = 20.0) -> None:
+    def wait(self, predicate: Callable[[], object], what: str, seconds: float = 60.0) -> None:
         deadline = self.twin.now + seconds
         while not predicate():
             if self.twin.now > deadline:

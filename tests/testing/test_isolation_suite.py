@@ -17,7 +17,7 @@ from headgate.isolation.base import NEVER, Box, Holder, Isolation, Launch, ignor
 from headgate.model.endings import Exit
 from headgate.model.errors import IsolationError
 from headgate.model.shares import UNLIMITED, Share, Uncontrolled
-from headgate.testing.isolation import IsolationContract
+from headgate.testing.isolation import IsolationContract, Running
 from headgate.testing.memory_isolation import MemoryBox, MemoryIsolation
 
 
@@ -304,14 +304,10 @@ def fails(make: Callable[[], MemoryIsolation], test: str) -> bool:
     return False
 
 
-WAITS = "what is held cannot be asked to end"
-
-
-@pytest.mark.parametrize(
-    "defect",
-    [pytest.param(each, marks=pytest.mark.long) if each == WAITS else each for each in DEFECTS],
-)
-def test_the_suite_catches(defect: str) -> None:
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_the_suite_catches(defect: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # whatever a twin says or does, it does at once
+    monkeypatch.setattr(Running, "patience_seconds", 0.1)
     make, number = DEFECTS[defect]
     (test,) = (name for name in TESTS if name.startswith(number))
     assert fails(make, test)

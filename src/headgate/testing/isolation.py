@@ -238,7 +238,7 @@ class IsolationContract(IsolationStage):
             running.said("ready")
             running.close()
             assert not self.alive(int(running.said("daemon")))
-        assert descriptors() == before
+        assert descriptors() <= before
         assert self.traces() == []
 
     def test_19_what_a_killed_process_left_is_swept(self) -> None:
@@ -289,7 +289,7 @@ class IsolationContract(IsolationStage):
         running = self.run(self.launch("spin"))
         running.said("ready")
         self.elapse(0.3)
-        used, begin = self.cpu_seconds(running.box), self.now()
+        begin, used = self.now(), self.cpu_seconds(running.box)
         running.box.kill()
         end, passed = running.ended(), self.now() - begin
         assert end.cpu_seconds is not None

@@ -168,7 +168,7 @@ def test_a_watch_ends_though_its_task_cannot_be_ended(monkeypatch: pytest.Monkey
         watch = ContainerWatch("t", stream, output, pidfd, lambda: None, ended.append, lambda: None)
         closing = threading.Thread(target=watch.close, daemon=True)
         closing.start()
-        closing.join(SECONDS / 6)
+        closing.join(60)
         stays.kill()
         assert not closing.is_alive()
         assert ended == [False]
