@@ -30,6 +30,7 @@ from headgate.model.endings import Exit
 from headgate.model.identifiers import TaskId
 from headgate.model.shares import Share
 from headgate.testing import engine_programs, programs
+from headgate.testing.isolation_stage import descriptors
 from headgate.testing.recorder import RecordingListener
 from headgate.testing.wait import until
 
@@ -173,12 +174,16 @@ def test_a_log_that_cannot_be_written_is_told_once_and_ends_nothing(local: Local
 def test_a_task_that_writes_too_fast_waits_and_loses_nothing(
     local: Local, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs, "BYTES_A_SECOND", 200_000)
-    lines = [f"line {i}" for i in range(90_000)]
-    task = local.start(engine_programs.argv("count", len(lines)))
-    quick = local.start(engine_programs.argv("write", "quick\\n"), "quick")
-    assert local.ended(quick).ok
-    assert local.told.exit(task) is None, "the fast one was not held up"
+    with monkeypatch.context() as slowly:
+        slowly.setattr(logs, "BYTES_A_SECOND", 1)  # so it is read once a second, 64 KiB at most
+        lines = [f"line {i}" for i in range(1_000_000)]
+        began = time.monotonic()
+        task = local.start(engine_programs.argv("count", len(lines)))
+        quick = local.start(engine_programs.argv("write", "quick\\n"), "quick")
+        assert local.ended(quick).ok
+        until(lambda: local.log().stat().st_size > 3 << 16, what="four reads")
+        assert time.monotonic() - began > 2.0, "the fast one was not held up"
+        assert local.told.exit(task) is None
     assert local.ended(task).ok
     assert local.log().read_text().splitlines() == lines
 
@@ -206,7 +211,22 @@ def test_a_limit_that_cannot_be_held_is_told_once_and_not_with_other_figures(
         local.engine.close()
 
 
-def test_the_rest_of_a_task_is_asked_to_end_when_its_grace_nears_its_end(local: Local) -> None:
+class Clock:
+    """The engine's clock, which a test can put forward."""
+
+    def __init__(self) -> None:
+        self.ahead_seconds = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.ahead_seconds
+
+
+def test_the_rest_of_a_task_is_asked_to_end_when_its_grace_nears_its_end(
+    local: Local, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr("headgate.engines.local.time", clock)
+    monkeypatch.setattr("headgate.engines.tasks.REST_SECONDS", 200.0)
     # print() may not interrupt another print(), which may have been read before it has returned
     notes = "signal.signal(signal.SIGTERM, lambda *_: os.write(1, f'asked {name}\\n'.encode()))"
     code = (
@@ -216,7 +236,12 @@ def test_the_rest_of_a_task_is_asked_to_end_when_its_grace_nears_its_end(local: 
     task = local.start((sys.executable, "-c", f"{code}while True: signal.pause()"))
     for name in ("main", "helper"):
         local.said(task, f"ready {name}")
-    local.engine.stop(task, 2.0)
+    local.engine.stop(task, 1000.0)
+    local.said(task, "asked main")
+    clock.ahead_seconds = 900.0
+    local.said(task, "asked helper")
+    assert local.told.exit(task) is None
+    clock.ahead_seconds = 1000.0
     assert local.ended(task).signal == signal.SIGKILL
     assert [line for line in local.told.lines(task) if "asked" in line] == [
         "asked main",
@@ -259,9 +284,9 @@ def test_what_is_started_while_it_closes_is_refused(tmp_path: Path) -> None:
 
 
 def test_one_that_was_never_opened_is_closed_without_a_word(tmp_path: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     Local(tmp_path).engine.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors() <= before
 
 
 def test_those_who_connect_and_say_nothing_are_hung_up_on_at_the_end(local: Local) -> None:
