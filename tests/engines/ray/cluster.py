@@ -35,6 +35,8 @@ def head(cores: int = 2, dashboard: int | None = None, docker: str = "") -> Iter
     folder = tempfile.mkdtemp(prefix="hg-ray-", dir="/tmp")
     address = f"127.0.0.1:{free_port()}"
     shown = ("true", "--dashboard-port", str(dashboard)) if dashboard else ("false",)
+    said = Path(folder, "said.log")
+    output = said.open("wb")
     started = subprocess.Popen(
         [
             str(Path(sys.executable).with_name("ray")),
@@ -76,12 +78,18 @@ def head(cores: int = 2, dashboard: int | None = None, docker: str = "") -> Iter
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         },
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
         start_new_session=True,
     )
+    output.close()
+
+    def runs() -> bool:
+        assert started.poll() is None, said.read_text()
+        return "Ray runtime started" in said.read_text()  # its raylet too
+
     try:
-        until(lambda: _answers(address), START_SECONDS, f"a Ray at {address}")
+        until(runs, START_SECONDS, f"a Ray at {address}")
         yield address
     finally:
         started.terminate()
@@ -95,15 +103,6 @@ def free_port() -> int:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
         return port
-
-
-def _answers(address: str) -> bool:
-    host, port = address.split(":")
-    try:
-        socket.create_connection((host, int(port)), 1).close()
-    except OSError:
-        return False
-    return True
 
 
 def folders_left(hub: int | None = None) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from importlib import import_module
 from pathlib import Path
 
@@ -32,9 +31,7 @@ def _ray() -> None:
 
 @pytest.mark.usefixtures("_ray")
 def test_an_address_where_nobody_answers() -> None:
-    began = time.monotonic()
     assert "no Ray cluster answers at 127.0.0.1:9" in str(refusal("127.0.0.1:9"))
-    assert time.monotonic() - began < 60
 
 
 @pytest.mark.parametrize(
