@@ -73,7 +73,7 @@ def test_whose_an_address_is_is_known_without_a_name_server(laboratory: Laborato
 
 def test_a_rate_changes_and_a_cable_is_pulled_while_traffic_flows(laboratory: Laboratory) -> None:
     a, b = laboratory.up("name: a, nic: 100Mbit", "name: b, nic: 100Mbit")
-    ends = traffic.start(end(a), end(b), 100), traffic.start(end(b), end(a), 100)
+    ends = traffic.start(end(a), end(b), 1000), traffic.start(end(b), end(a), 1000)
 
     def carries(bytes_per_second: float) -> bool:
         first, second = lab.status()
