@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from tests.engines.clock import Clock
 
 from headgate.engines import connections
 from headgate.engines import log as logs
@@ -209,16 +210,6 @@ def test_a_limit_that_cannot_be_held_is_told_once_and_not_with_other_figures(
         assert kinds == ["CPU weight 90", "disk rate 976.56 KiB/s", "GPU fraction 0.5"]
     finally:
         local.engine.close()
-
-
-class Clock:
-    """The engine's clock, which a test can put forward."""
-
-    def __init__(self) -> None:
-        self.ahead_seconds = 0.0
-
-    def monotonic(self) -> float:
-        return time.monotonic() + self.ahead_seconds
 
 
 def test_the_rest_of_a_task_is_asked_to_end_when_its_grace_nears_its_end(

@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.engines.clock import Clock
 
 from headgate.engines import local, per_task_executor
 from headgate.engines.local import LocalEngine
 from headgate.isolation.base import NEVER, Box, Launch, ignore
 from headgate.isolation.process import ProcessIsolation
 from headgate.model.cluster import Node
+from headgate.model.endings import Exit
 from headgate.model.errors import IsolationError
 from headgate.model.identifiers import TaskId
 from headgate.model.shares import Share, Uncontrolled
@@ -26,7 +28,7 @@ from headgate.testing.recorder import RecordingListener
 from headgate.testing.wait import until
 
 GROUP = f"beside-{os.getpid()}"
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 class Waiting(ProcessIsolation):
@@ -52,12 +54,12 @@ class Waiting(ProcessIsolation):
         made: Callable[[Box], None] = ignore,
     ) -> Box:
         self.begun.append(launch.task)
-        if launch.task.split("/")[1].startswith("never") and stopped.wait(SECONDS):
+        if launch.task.split("/")[1].startswith("never") and stopped.wait():
             raise IsolationError("nobody answers")
         box = super().start(launch, share, output_fd, stopped, made)
         self.boxes[launch.task] = box
         if launch.task.split("/")[1].startswith("slow"):
-            self.answered.wait(SECONDS)
+            self.answered.wait()
         apply = box.apply
 
         def noted(share: Share) -> tuple[Uncontrolled, ...]:
@@ -187,12 +189,12 @@ def test_a_kill_that_takes_its_time_holds_up_no_other_task_and_waits_for_no_chan
 
     def changes(share: Share) -> tuple[Uncontrolled, ...]:
         changing.set()
-        setting.isolation.answered.wait(SECONDS)
+        setting.isolation.answered.wait()
         return ()
 
     def asks() -> None:
         killing.set()
-        setting.isolation.answered.wait(SECONDS)
+        setting.isolation.answered.wait()
         kill()
 
     monkeypatch.setattr(box, "apply", changes)
@@ -211,27 +213,36 @@ def test_a_kill_that_takes_its_time_holds_up_no_other_task_and_waits_for_no_chan
 def test_closing_tells_how_a_task_ended_whose_box_is_not_removed_in_time(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "CLOSE_SECONDS", 1.5)
+    clock = Clock()
+    monkeypatch.setattr(local, "time", clock)
     task = setting.start("stays", engine_programs.argv("rest"))
     until(lambda: task in setting.engine.boxes(), what="its box")
-    box, held, closed = setting.isolation.boxes[task], threading.Event(), threading.Event()
-    apply, close = box.apply, box.close
+    box = setting.isolation.boxes[task]
+    held, reaped, closed = threading.Event(), threading.Event(), threading.Event()
+    apply, reap, close = box.apply, box.reap, box.close
 
     def hangs(share: Share) -> tuple[Uncontrolled, ...]:
         held.set()
-        setting.isolation.answered.wait(SECONDS)
+        setting.isolation.answered.wait()
         return apply(share)
+
+    def reaps() -> Exit:
+        reaped.set()
+        return reap()
 
     def closes() -> None:
         close()
         closed.set()
 
     monkeypatch.setattr(box, "apply", hangs)
+    monkeypatch.setattr(box, "reap", reaps)
     monkeypatch.setattr(box, "close", closes)
     setting.engine.set_share(task, Share(cpu_weight=50.0))
-    held.wait(SECONDS)
+    assert held.wait(SECONDS)
     closing = threading.Thread(target=setting.engine.close)
     closing.start()
+    assert reaped.wait(SECONDS)
+    clock.ahead_seconds = local.CLOSE_SECONDS
     until(lambda: setting.told.exit(task) is not None, what="its end")
     setting.isolation.answered.set()
     closing.join()
