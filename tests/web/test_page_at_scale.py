@@ -31,6 +31,7 @@ JOBS = 500
 SHOWN = "#jobs tbody tr.job"
 LAST = f"{SHOWN}[aria-rowindex='{JOBS + 1}']"
 FOCUSED = "document.activeElement.innerText"
+IS_FOLLOWED = "document.activeElement.closest('tr').nextElementSibling.matches('tr.job')"
 
 
 @pytest.fixture
@@ -92,6 +93,7 @@ def test_every_row_is_reached_by_tab_and_by_the_search_of_a_browser(fed: Any, pa
     assert faults_by_axe(fed) == []
     fed.execute_script("document.querySelector('#jobs tbody a').focus()")
     for number in range(1, 70):
+        until(lambda: page.tells(IS_FOLLOWED), SECONDS, "a row after the focused one")
         page.presses(Keys.TAB)
         assert page.tells(FOCUSED) == f"job{number:03}"
     fed.execute_script("document.querySelector('#jobs').closest('.scroll').scrollTop = 1e6")
