@@ -15,6 +15,8 @@ import pytest
 from tests.hub.user import SECONDS, User, headgate, speed, user
 from tests.reports.browsing import chromium
 
+from headgate.testing.wait import until
+
 __all__ = ["speed", "user"]
 HTML = "text/html"
 
@@ -79,6 +81,17 @@ class Pages:
         """Ask for what changes something, as the page itself does."""
         own = {"Origin": f"http://127.0.0.1:{self.port}", "X-Headgate": "act"}
         return self.asks(path, method="POST", token=token, body=body, headers=own)
+
+    def lets_go(self) -> None:
+        """Wait until no run is live to it and no hub is followed: pages of runs that have ended
+        stay as they are from then on.
+        """
+
+        def follows_none() -> bool:
+            text = self.asks("/metrics").text
+            return "\nheadgate_runs 0.0\n" in text and "\nheadgate_hub_memory_bytes{" not in text
+
+        until(follows_none, SECONDS, "no run is live")
 
     def errors(self) -> str:
         """What it wrote to standard error, once it has ended."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from selenium.webdriver import ActionChains
+from selenium.webdriver.common.keys import Keys
 from tests.hub.team import Team
 from tests.hub.test_proving import is_held, job, starts
 from tests.hub.user import SECONDS, User
@@ -75,6 +76,9 @@ def test_three_jobs_are_followed_as_they_learn(browser: Any, pages: Pages, user:
     until(lambda: "epoch 2 of" in row(page, run, "b"), SECONDS, "the second epoch of b")
     assert "epoch 1 of" in row(page, run, "a")
     assert page.text("#count") == "3 jobs"
+    page.sees("#chosen option[value=lr]").click()
+    for name, rate in (("a", "0.3"), ("b", "0.2"), ("c", "0.1")):
+        page.shows(f"tr[data-job='{run}/{name}'] .of-choice", rate)
     field = page.all("#filter")[0]
     for words, names in (
         ("loss<0.8", "b"),
@@ -87,8 +91,6 @@ def test_three_jobs_are_followed_as_they_learn(browser: Any, pages: Pages, user:
         assert "".join(sorted(shown_jobs(page))) == names, words
     field.clear()
     field.send_keys(" ")
-    page.sees("#chosen option[value=lr]").click()
-    page.shows(f"tr[data-job='{run}/b'] .of-choice", "0.2")
     page.clicks("#jobs th.of-choice button")
     until(lambda: shown_jobs(page) == ["c", "b", "a"], SECONDS, "the order of lr")
     page.shows("#nodes", "cores")
@@ -113,9 +115,9 @@ SWEPT = """
 def test_jobs_of_a_sweep_are_compared_and_lead_to_their_pages(
     browser: Any, pages: Pages, user: User
 ) -> None:
-    run = user.detaches(user.write("sweep.yaml", SWEPT).name)
-    for name in ("s-lr-1.5", "s-lr-2.5"):
-        user.sees_state(name, "done", run=run)
+    user.write("sweep.yaml", SWEPT)
+    run = user.json("run", "sweep.yaml")["id"]
+    pages.lets_go()
     browser.get(pages.act)
     page = Page(browser, f"http://127.0.0.1:{pages.port}/runs/{run}")
     page.shows("#results tbody tr", "s-lr-1.5")
@@ -269,8 +271,9 @@ def test_a_link_to_look_says_why_its_buttons_do_nothing(
     run = starts_three(user)
     browser.get(pages.look)
     page = Page(browser, f"http://127.0.0.1:{pages.port}/runs/{run}/jobs/a")
+    until(lambda: page.text("#figures"), SECONDS, "how it stands")  # above the buttons
     for act in ("checkpoint", "resize", "set", "prove", "pause", "unpause", "stop", "kill"):
-        page.sees(f"[data-act={act}][title='This link is for looking only.']").click()
+        page.clicks(f"[data-act={act}][title='This link is for looking only.']")
         page.shows("#notice", "for looking only")
     assert not page.all("dialog[open]")
 
@@ -292,7 +295,7 @@ def test_two_browsers_see_what_one_does_and_a_hub_that_dies(
         os.kill(hub, signal.SIGKILL)
         for page in (acting, looking):
             page.shows(f"#past tr:has([value='{first}'])", "interrupted")
-            assert not row(page, first, "b")
+            until(lambda page=page: not row(page, first, "b"), SECONDS, "no row")  # type: ignore[misc]
         second = starts_three(user)
         for page in (acting, looking):
             page.shows(f"tr[data-job='{second}/b'] .state", "running")
@@ -338,10 +341,12 @@ def test_two_runs_are_compared(browser: Any, pages: Pages, user: User) -> None:
     for number in (1, 2):
         user.write("job.yaml", f"jobs: [{{name: a, run: 'echo loss {number}'}}]")
         user.types("run", "job.yaml")
+    pages.lets_go()
     page = Page(browser, pages.act)
     until(lambda: len(page.all("#past input")) >= 2, SECONDS, "two runs")
     for box in page.all("#past input")[:2]:
-        box.click()
+        page.tells("arguments[0].focus()", box)
+        page.presses(Keys.SPACE)  # no click: what is above the box may be growing
     page.clicks("#compare")
     page.shows("main", "Two runs compared")
     page.shows("main", "elapsed")
