@@ -116,7 +116,7 @@ def test_prometheus_scrapes_jobs_and_evaluates_alerts_and_the_board(
     until(
         lambda: prometheus.query('headgate_job_time_seconds{job_name="a"}'), SECONDS, "an account"
     )
-    [loss] = prometheus.query('headgate_job_loss{job_name="a"}')
+    [loss] = until(lambda: prometheus.query('headgate_job_loss{job_name="a"}'), SECONDS, "the loss")
     assert loss["metric"] == {
         "__name__": "headgate_job_loss",
         "instance": f"127.0.0.1:{pages.port}",
@@ -124,8 +124,12 @@ def test_prometheus_scrapes_jobs_and_evaluates_alerts_and_the_board(
         "job_name": "a",
         "run": run,
     }
-    [waiting] = prometheus.query('headgate_job_state{state="waiting"}')
-    assert waiting["metric"]["job_name"] == "later"
+    waiting = 'headgate_job_state{state="waiting"}'
+    until(
+        lambda: [each["metric"]["job_name"] for each in prometheus.query(waiting)] == ["later"],
+        SECONDS,
+        "the one that waits for another",
+    )
 
     def empty() -> list[str]:
         return [
