@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.harness.ports import free_port
+
 from headgate.testing.wait import until
 
 SSHD = shutil.which("sshd", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"]))
@@ -26,8 +28,7 @@ def configure(folder: Path, **environment: str) -> int:
         folder: An empty folder for them; the client reads `config` there.
         environment: Variables of every login.
     """
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
+    port = free_port()
     for key in ("host", "id"):
         subprocess.run(["ssh-keygen", "-qt", "ed25519", "-N", "", "-f", folder / key], check=True)
     shutil.copy(folder / "id.pub", folder / "authorized_keys")

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from selenium.webdriver import ActionChains
 from selenium.webdriver.common.keys import Keys
+from tests.harness.ports import free_port
 from tests.hub.team import Team
 from tests.hub.test_proving import is_held, job, starts
 from tests.hub.user import SECONDS, User
@@ -304,7 +305,7 @@ def test_two_browsers_see_what_one_does_and_a_hub_that_dies(
 
 def test_a_server_that_ends_and_comes_back_is_found_again(browser: Any, user: User) -> None:
     run = starts_three(user)
-    served = Pages(user, "--port", "0")
+    served = Pages(user, "--port", str(free_port()))
     page = Page(browser, served.act)
     until(lambda: row(page, run, "a"), SECONDS, "a row")
     assert served.ends() == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from urllib.request import urlopen
 
 import pytest
 import yaml
+from tests.harness.ports import free_port
 from tests.hub.user import SECONDS, User
 from tests.web.conftest import Pages
 
@@ -60,8 +60,7 @@ class Prometheus:
         scrape["static_configs"] = [{"targets": [f"127.0.0.1:{target}"]}]
         file = folder / "prometheus.yml"
         file.write_text(yaml.safe_dump(config))
-        with socket.create_server(("127.0.0.1", 0)) as listening:
-            self.port = listening.getsockname()[1]
+        self.port = free_port()
         arguments = {
             "config.file": file,
             "storage.tsdb.path": folder / "data",
