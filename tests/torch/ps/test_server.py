@@ -40,7 +40,7 @@ def test_a_server_ends_well_when_it_is_told_to(job: MakeJob) -> None:
 def test_a_server_whose_hub_is_gone_serves_until_no_worker_speaks(
     job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "ORPHANED_SECONDS", 1.0)
+    monkeypatch.setattr(server, "ORPHANED_SECONDS", 1000.0)
     running = job(2, 1)
     running.start()
     ended = running.run("server-0")
@@ -51,7 +51,23 @@ def test_a_server_whose_hub_is_gone_serves_until_no_worker_speaks(
     )
     running.together(rounds(3))
     assert not ended.done()
-    assert ended.result(30) == 0
+    monkeypatch.setattr(server, "ORPHANED_SECONDS", 0.0)
+    assert ended.result(60) == 0
+
+
+def test_an_error_ends_a_server_whose_hub_is_gone_at_once(
+    job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "ORPHANED_SECONDS", 1000.0)
+    running = job(1, 1)
+    running.start()
+    running.tasks["server-0"].hang_up()
+    wait.until(
+        lambda: running.tasks["server-0"].channel.stopping == "orphaned",
+        what="the hub to be missed",
+    )
+    running.server("server-0").loop.call(lambda: 1 // 0)
+    assert running.run("server-0").result(60) == 1
 
 
 def test_an_error_ends_a_server_and_is_printed(

@@ -20,6 +20,7 @@ from headgate.torch.ps.transport.wire import Buffer, Header, Message, MessageKin
 
 ORPHANED_SECONDS = 10.0
 """Time after which a server without a hub ends if no worker sends a message."""
+_LOOK_SECONDS = 1.0
 
 
 class Service(ABC):
@@ -113,18 +114,34 @@ class Server:
         self._channel.wait_for(lambda: self.failed, threading.TIMEOUT_MAX)
         while not self.failed and self._channel.stopping != "stop":
             left = self._heard + ORPHANED_SECONDS - time.monotonic()
-            if left <= 0:
+            if left > 0:
+                time.sleep(min(left, _LOOK_SECONDS))
+            elif not self._hears():
                 break
-            time.sleep(left)
         finished = threading.Event()
         self.loop.call(self._finish, finished)
+        self._await(finished)
         if not self.failed:
-            finished.wait()
             self.loop.close(linger_seconds=1.0)
         if self._beside is not None:
             self._beside.unlink(missing_ok=True)
         self._channel.flush(1.0)
         return 1 if self.failed else 0
+
+    def _hears(self) -> bool:
+        """Take the messages that wait, as after a time in which the machine stood still; whether
+        there were any.
+        """
+        heard, taken = self._heard, threading.Event()
+        # a timer comes after what the socket has received
+        self.loop.call(self.loop.after, 0.0, taken.set)
+        self._await(taken)
+        return self._heard > heard
+
+    def _await(self, event: threading.Event) -> None:
+        """Wait until the thread of the loop has set an event, or has failed."""
+        while not self.failed and not event.wait(_LOOK_SECONDS):
+            pass
 
     def _start(self, welcome: Mapping[str, Any]) -> None:
         self.socket, endpoints = wire.serve(
