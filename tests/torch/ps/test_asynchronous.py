@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -60,6 +61,22 @@ def used(folder: Path) -> dict[int, Counter[int]]:
 
 def notes(running: Gang, name: str, kind: str = "note") -> str:
     return "\n".join(note["text"] for note in running.of(name, kind))
+
+
+def requested(running: Gang) -> list[dict[str, Any]]:
+    """The checkpoints that were asked for; a long epoch saves others by itself."""
+    saved = running.of("worker-0", "checkpoint")
+    return [message for message in saved if message["why"] == "request"]
+
+
+def wait_for_training(running: Gang, seen: int = 0) -> None:
+    """Wait until worker-0 has told of more than these steps, or is held at the last epoch."""
+    held = running.folder / "held-worker-0"
+    wait.until(
+        lambda: len(running.of("worker-0", "progress")) > seen or held.exists(),
+        120,
+        "worker-0 to train",
+    )
 
 
 def check_spans(running: Gang) -> None:
@@ -166,15 +183,18 @@ def test_a_killed_server_goes_on_from_its_last_whole_snapshot(
     damaged: bool, tmp_path: Path
 ) -> None:
     pytest.importorskip("sklearn")
-    with gang(tmp_path, plan(staleness=3), HEADGATE_SNAPSHOT_SECONDS="0.2", EPOCHS="8") as running:
+    often = {"HEADGATE_SNAPSHOT_SECONDS": "0.2", "EPOCHS": "8", "HOLD": "yes"}
+    with gang(tmp_path, plan(staleness=3), **often) as running:
         running.start()
         snapshot = running.checkpoints / "server-0.snapshot"
-        wait.until(snapshots.former_of(snapshot).exists, 60, "a second snapshot")
-        seen = len(running.of("worker-0", "progress"))
-        running.wait_for("worker-0", "progress", seen + 1)
+        former = snapshots.former_of(snapshot)
+        wait.until(former.exists, 120, "a second snapshot")
+        wait_for_training(running, len(running.of("worker-0", "progress")))
         running.kill("server-0")
+        (tmp_path / "go").touch()
         if damaged:
-            content = bytearray(snapshot.read_bytes())
+            # it may have been killed before another came to the place of what is the former now
+            content = bytearray((snapshot if snapshot.exists() else former).read_bytes())
             content[len(content) // 2] ^= 1
             snapshot.write_bytes(content)
         running.start("server-0")
@@ -195,10 +215,12 @@ def test_a_killed_server_goes_on_from_its_last_whole_snapshot(
 @pytest.mark.long
 def test_a_server_that_had_saved_nothing_says_what_is_lost(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
-    with gang(tmp_path, plan(), HEADGATE_SNAPSHOT_SECONDS="1000", EPOCHS="4") as running:
+    never = {"HEADGATE_SNAPSHOT_SECONDS": "1000", "EPOCHS": "4", "HOLD": "yes"}
+    with gang(tmp_path, plan(), **never) as running:
         running.start()
-        running.wait_for("worker-0", "progress", 2)
+        wait_for_training(running, 1)
         running.kill("server-0")
+        (tmp_path / "go").touch()
         running.start("server-0")
         running.finish()
         (fault,) = running.of("server-0", "fault")
@@ -215,18 +237,20 @@ def test_what_a_resume_will_train_on_again_is_told_when_it_is_saved_and_when_it_
     tmp_path: Path,
 ) -> None:
     pytest.importorskip("sklearn")
-    with gang(tmp_path, plan(), EPOCHS="4") as running:
+    with gang(tmp_path, plan(), EPOCHS="100000") as running:
         running.start()
+        running.wait_for("worker-0", "progress")
         running.wait_for("worker-1", "progress", 2)
         running.send("worker-0", {"type": "checkpoint", "deadline": 60})
-        (saved,) = running.wait_for("worker-0", "checkpoint")
+        (saved,) = wait.until(lambda: requested(running), 120, "the checkpoint")
         content = torch.load(saved["path"], weights_only=True)
         told = re.search(r"saved now which were done already: (\d+)", notes(running, "worker-0"))
         assert (int(told[1]) if told else 0) == content["ahead"]
     torch.save({**content, "ahead": 3}, saved["path"])
     (tmp_path / "again").mkdir()
-    with gang(tmp_path / "again", plan(), EPOCHS="4") as running:
+    with gang(tmp_path / "again", plan(), EPOCHS="100000") as running:
         running.start(HEADGATE_RESUME=saved["path"])
+        running.wait_for("worker-0", "progress")
         running.wait_for("worker-1", "progress")
         assert "done before it was saved: 3;" in notes(running, "worker-0")
         assert "done before it was saved" not in notes(running, "worker-1")
