@@ -67,7 +67,7 @@ def row(page: Page, run: str, job: str) -> str:
 
 def test_three_jobs_are_followed_as_they_learn(browser: Any, pages: Pages, user: User) -> None:
     page = Page(browser, pages.act)
-    page.shows("#nothing", "Nothing runs")
+    page.shows("#nothing:not([hidden])", "Nothing runs")
     page.shows("#nodes", "cores")
     run = starts_three(user)
     for name in "abc":
@@ -104,7 +104,7 @@ def test_three_jobs_are_followed_as_they_learn(browser: Any, pages: Pages, user:
     page.is_quiet()
     user.types("stop", "--kill", "--run", run)
     page.shows("#past", run)
-    page.shows("#nothing", "Nothing runs")
+    page.shows("#nothing:not([hidden])", "Nothing runs")
 
 
 SWEPT = """
