@@ -79,10 +79,13 @@ class Gang:
         self._warm = warm
         self._environment = environment or {}
         self._processes: dict[str, _Process] = {}
+        self._left: set[str] = set()  # whose end the others were told of
+        self._to_settle: set[str] = set()  # which have ended, and whose last messages may be unread
         self._waiting: list[TaskName] = []  # who joins and has not been served
         self._asked = False  # whether the donor is to save for them
         self._lock = threading.Condition()
         self._server = listen(folder / "channel")
+        self._connections: set[Connection] = set()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._server, selectors.EVENT_READ)
         self._closed = False
@@ -125,10 +128,11 @@ class Gang:
                 if name.startswith("server-")
                 else self._command
             )
-            with open(output, "ab") as file:
+            # under the lock: its first message belongs to this life of the task
+            with open(output, "ab") as file, self._lock:
                 process = self._run(command, self._variables(name, environment), file)
-            with self._lock:
                 self._processes[name] = _Process(process, output)
+                self._left.discard(name)
         self._tell()
 
     def kill(self, name: str) -> None:
@@ -137,9 +141,17 @@ class Gang:
         self.left(name)
 
     def left(self, name: str) -> int:
-        """Wait until a task has ended and tell the others; its exit code."""
+        """Wait until a task has ended, take all that it sent, and tell the others; its exit code.
+
+        Raises:
+            TimeoutError: What it sent was not read: the thread that reads has failed.
+        """
         code = self._processes[name].popen.wait(_SECONDS)
         with self._lock:
+            self._to_settle.add(name)
+            if not self._lock.wait_for(lambda: name not in self._to_settle, _SECONDS):
+                raise TimeoutError(f"the last messages of {name} were not read")
+            self._left.add(name)
             self.peers.remove(TaskName(name))
             self.sync_points.remove(TaskName(name))
         self._tell()
@@ -180,21 +192,20 @@ class Gang:
         return self._processes[name].output.read_text()
 
     def finish(self) -> None:
-        """Wait until all workers have ended well, then stop the servers.
+        """Wait until all workers have ended well, then stop the servers. Those that the test has
+        waited for by `left`, or killed, do not count.
 
         Raises:
             AssertionError: A task ended with another exit code than 0; the message has its output.
         """
-        workers = [name for name in self._processes if name.startswith("worker-")]
-        running = [name for name in workers if self._processes[name].popen.poll() is None]
-        codes = {name: self.left(name) for name in running}
-        servers = [name for name in self._processes if name.startswith("server-")]
+        remaining = [name for name in self._processes if name not in self._left]
+        workers = [name for name in remaining if name.startswith("worker-")]
+        servers = [name for name in remaining if name.startswith("server-")]
+        codes = {name: self.left(name) for name in workers}
         for name in servers:
             with contextlib.suppress(ConnectionError):
                 self.send(name, {"type": "stop"})
-        codes |= {
-            name: self.left(name) for name in servers if self._processes[name].popen.poll() is None
-        }
+        codes |= {name: self.left(name) for name in servers}
         failed = {name: code for name, code in codes.items() if code != 0}
         if failed:
             outputs = "\n".join(f"--- {name}\n{self.output(name)}" for name in failed)
@@ -262,29 +273,64 @@ class Gang:
         while not self._closed:
             for key, _ in self._selector.select(0.05):
                 if key.fileobj is self._server:
-                    connection = Connection(self._server.accept()[0], lambda _: _KEY)
-                    self._selector.register(connection, selectors.EVENT_READ)
+                    self._accept()
                 elif isinstance(key.fileobj, Connection):
                     self._receive(key.fileobj)
+            with self._lock:
+                ended = list(self._to_settle)
+            for name in ended:
+                self._settle(name)
+                with self._lock:
+                    self._to_settle.discard(name)
+                    self._lock.notify_all()
 
-    def _receive(self, connection: Connection) -> None:
+    def _settle(self, name: str) -> None:
+        """Read everything that a task sent before it ended, then close its connections."""
+        while self._accept():
+            pass
+        for connection in list(self._connections):
+            # one that has not been read yet may be this task's
+            while connection.task is None or connection.task.name == name:
+                if not self._receive(connection):
+                    break
+            its = connection.task is not None and connection.task.name == name
+            if its and connection in self._connections:
+                self._disconnect(connection)
+
+    def _accept(self) -> bool:
+        """Take in the next connection; whether there was one."""
+        try:
+            connection = Connection(self._server.accept()[0], lambda _: _KEY)
+        except BlockingIOError:
+            return False
+        self._connections.add(connection)
+        self._selector.register(connection, selectors.EVENT_READ)
+        return True
+
+    def _receive(self, connection: Connection) -> bool:
+        """Take the messages that have arrived. False: there were none, or it is over."""
         try:
             messages = connection.receive()
         except BlockingIOError:
-            return
-        name = connection.task.name if connection.task is not None else TaskName()
+            return False
         if messages is None:
-            self._selector.unregister(connection)
-            with self._lock:
-                if name in self._processes and self._processes[name].connection is connection:
-                    self._processes[name].connection = None
-            connection.close()
-            return
-        for message in messages:
-            self._take(name, connection, message)
+            self._disconnect(connection)
+            return False
+        if connection.task is not None:
+            for message in messages:
+                self._take(connection.task.name, connection, message)
+        return True
+
+    def _disconnect(self, connection: Connection) -> None:
+        self._connections.remove(connection)
+        self._selector.unregister(connection)
+        with self._lock:
+            for process in self._processes.values():
+                if process.connection is connection:
+                    process.connection = None
+        connection.close()
 
     def _take(self, name: TaskName, connection: Connection, message: dict[str, Any]) -> None:
-        wait.until(lambda: name in self._processes, what=f"{name} to be known")
         with self._lock:
             self._processes[name].messages.append(message)
             donor = self.peers.donor()
