@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import headgate.torch as hg
+from headgate.task import progress
 from headgate.torch import request_timing
 
 Step = Callable[[int], None]
@@ -73,6 +74,7 @@ def test_a_hub_that_is_not_there_changes_nothing(
     start: Start, plain: Callable[..., str], tmp_path: Path
 ) -> None:
     nobody = start(USUAL, HEADGATE_CHANNEL=f"unix:{tmp_path / 'nobody'}")
+    nobody.listener.close()  # to which it does not connect
     assert nobody.finish() == plain(USUAL)
 
 
@@ -257,7 +259,11 @@ def test_a_stop_in_the_only_step_of_an_epoch_waits_for_its_end(
     assert (done.checkpoint["step"], done.checkpoint["epoch"], done.checkpoint["position"]) == place
 
 
-def test_reports_of_every_kind_are_taken_and_none_raises(attempt: Attempting) -> None:
+def test_reports_of_every_kind_are_taken_and_none_raises(
+    attempt: Attempting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "EVERY_SECONDS", 1000.0)  # all but the first go at the end
+
     def training(at_step: Step) -> None:
         hg.report(loss=torch.tensor([1.0, 3.0], requires_grad=True), accuracy=torch.tensor(0.5))
         hg.report(accuracy=0.97)

@@ -84,9 +84,15 @@ class ChannelListener:
         if self._connection is not None:
             self._connection.shutdown(socket.SHUT_RDWR)
 
-    def finish(self, seconds: float = 10.0) -> None:
-        """Wait until the task has hung up and all its messages were read."""
+    def finish(self, seconds: float = 60.0) -> None:
+        """Wait until the task has hung up and all its messages were read.
+
+        Raises:
+            TimeoutError: It is still connected after `seconds`.
+        """
         self._thread.join(seconds)
+        if self._thread.is_alive():
+            raise TimeoutError(f"the task has not hung up within {seconds:g} s")
 
     def close(self) -> None:
         """Hang up and stop listening."""
