@@ -115,11 +115,12 @@ def after_each_epoch(mark: Mark, exchange: Exchange = by_state_dict) -> dict[str
 
 def within_an_epoch(mark: Mark, exchange: Exchange = by_data) -> dict[str, torch.Tensor]:
     training = Averaged(exchange)
-    for epoch in hg.epochs(2):
-        for batch, (features, targets) in enumerate(training.train):
+    for _epoch in hg.epochs(2):
+        for features, targets in training.train:
             training.step(features, targets)
-            if batch % 3 == 2:
-                training.validate(mark, 3 * epoch + batch // 3)
+            steps = int(training.average.n_averaged)  # which a resume from any of them goes on with
+            if steps % 3 == 0:
+                training.validate(mark, steps // 3 - 1)
     return training.result()
 
 

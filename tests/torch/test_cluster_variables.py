@@ -12,7 +12,6 @@ from tests.harness.gang import Gang
 from tests.hub.user import User, speed, user
 
 from headgate.model.plans import Plan
-from headgate.task.membership import WELCOME_SECONDS
 
 __all__ = ["speed", "user"]
 
@@ -65,8 +64,7 @@ def test_a_second_process_of_a_task_is_told_at_once_what_is_wrong(
     user.write("train.py", TWICE + SCRIPT + UNTIL_BOTH_ARE_THERE)
     variables = {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "4"} if torchrun else {}
     user.types("run", "train.py", code=1, **variables)
-    ended = user.jobs()["train"]
-    assert ended["ended"] - ended["started"] < WELCOME_SECONDS
+    # it would have given another reason after the time in which the hub should have answered
     output = user.log("train")
     assert "of this task trains with Headgate already, and a task has one; leave out " in output
     assert ("leave out torchrun" in output) == torchrun

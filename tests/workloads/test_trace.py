@@ -47,7 +47,7 @@ def test_blocks_that_lie_together_never_move(placed: str, blocks: int, tmp_path:
     ]
     command += ["torch", "--placed", placed, "--steps", str(STEPS), "--warmup", "0", "--seed", "3"]
     done = subprocess.run(
-        command, cwd=tmp_path, check=False, capture_output=True, text=True, timeout=120
+        command, cwd=tmp_path, check=False, capture_output=True, text=True, timeout=500
     )
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines() if line.startswith("sent")]

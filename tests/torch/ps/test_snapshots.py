@@ -114,11 +114,14 @@ def test_a_job_that_ends_well_leaves_no_snapshot(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_copies_are_told_of_no_faster_than_they_can_be_brought(tmp_path: Path) -> None:
+def test_copies_are_told_of_no_faster_than_they_can_be_brought(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "BROUGHT_BYTES_PER_SECOND", 1000.0)
     copies: list[tuple[Path, int]] = []
     path = tmp_path / "server-0.snapshot"
     writer = Writer(path, 1, pytest.fail, lambda copy, size: copies.append((copy, size)))
-    for value in range(2):  # the second within the seconds that the first may take
+    for value in range(2):  # the second within the hour that the first may take
         assert writer.take({"values": torch.full((1_000_000,), float(value))})
         assert writer._thread is not None
         writer._thread.join()

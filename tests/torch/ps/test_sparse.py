@@ -333,7 +333,7 @@ def test_a_worker_that_joins_takes_part_in_the_steps_of_tables(tmp_path: Path) -
         gang.wait_for("worker-1", "joining")
         (tmp_path / "epoch-4").touch()
         gang.finish()
-        assert gang.of("worker-0", "checkpoint")[0]["why"] == "join"
+        assert "join" in [saved["why"] for saved in gang.of("worker-0", "checkpoint")]
         assert (
             gang.of("worker-1", "progress")[-1]["step"]
             == gang.of("worker-0", "progress")[-1]["step"]

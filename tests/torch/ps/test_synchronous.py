@@ -269,16 +269,22 @@ def test_a_push_that_was_lost_is_pushed_again(
 
 def test_who_is_waited_for_is_said(job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "_ASK_AGAIN_SECONDS", 0.05)
-    monkeypatch.setattr(client, "_NOTE_SECONDS", 0.2)
+    monkeypatch.setattr(client, "_NOTE_SECONDS", 1000.0)
     running = job(2, 1)
     running.start()
     buffers = [torch.ones(4)]
     waiting = running.apart(add(*buffers), 0)
+    of_rounds = running.backends[0]._client
+    wait.until(
+        lambda: (begun := of_rounds._round) and begun.waited,
+        what="the server to answer who is missing",
+    )
+    monkeypatch.setattr(client, "_NOTE_SECONDS", 0.0)
     (note,) = running.told("worker-0", "note")
     assert note["text"].startswith("a step has waited")
     assert note["text"].endswith("for worker-1")
     running.together(add(*buffers), 1)
-    assert equal(waiting.result(10).sums, buffers, 3)
+    assert equal(waiting.result(60).sums, buffers, 3)
 
 
 def test_a_worker_that_nobody_answers_ends_once_the_hub_is_gone_too(
