@@ -67,11 +67,11 @@ class TestContainers(IsolationContract):
         data.write_bytes(os.urandom(2 * MIB))
         os.sync()
         reading = self.run(
-            self.launch_in(tmp_path, "read", data), Share(disk_bytes_per_second=MIB / 16)
+            self.launch_in(tmp_path, "read", data), Share(disk_bytes_per_second=MIB / 256)
         )
         assert reading.box.apply(Share(disk_bytes_per_second=MIB)) == ()
-        assert 1.5 <= float(reading.said("seconds")) <= 16, (
-            "32 s at the rate at first, 2 s at the later one"
+        assert 1.5 <= float(reading.said("seconds")) < 100, (
+            "512 s at the rate at first, 2 s at the later one"
         )
 
     @pytest.mark.hardware
