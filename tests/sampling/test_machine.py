@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 
+import pytest
 from tests.machine.trees import (
     BONDED_NICS,
     CONTAINER_V2,
@@ -147,7 +148,8 @@ def test_only_whole_disks_that_stand_on_no_others_count(tmp_path: Path) -> None:
     )
 
 
-def test_this_machine_is_detected(tmp_path: Path) -> None:
+def test_this_machine_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core_speed, "_PATIENCE_SECONDS", 300.0)
     found = machine.survey(tmp_path / "machine.json")
     node = found.node
     assert 0 < node.cores <= len(os.sched_getaffinity(0))
