@@ -157,3 +157,29 @@ def test_of_a_whole_machine_what_is_left_of_its_count_without_the_tasks_is_outsi
     gone = KilledProcess(41, "viewer", getpass.getuser(), size, sure=False)
     assert reader.look((), 4, (), tight=True) == OutsideKills(1, (gone,))
     assert reader.look((), 4, (), tight=True) is None
+
+
+def test_who_reaches_the_limit_of_a_container_does_not_count_for_the_machine(
+    group: Path, tmp_path: Path
+) -> None:
+    if not os.access(KERNEL_LOG, os.R_OK):
+        pytest.skip("the kernel's log cannot be read here")
+    reader = OutsideKillsReader(None)
+    assert reader.look((), 0, (), tight=False) is None
+    is_killed(group)
+    assert reader.look((), 0, (), tight=False) is None
+    reader.close()
+    plant(tmp_path, {"proc/vmstat": "oom_kill 7\n", "log": ""})
+    reader = OutsideKillsReader(None, tmp_path, tmp_path / "log")
+    assert reader.look((), 0, (), tight=False) is None
+    (tmp_path / "proc/vmstat").write_text("oom_kill 8\n")
+    (tmp_path / "log").write_text(
+        "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,"
+        "task_memcg=/user.slice,task=viewer,pid=41,uid=0\n"
+        "Out of memory: Killed process 41 (viewer) total-vm:9kB, anon-rss:8kB, file-rss:0kB, "
+        "shmem-rss:0kB, UID:0 pgtables:1kB oom_score_adj:0\n"
+    )
+    told = reader.look((), 0, (), tight=False)
+    assert told is not None
+    assert (told.count, [killed.name for killed in told.processes]) == (1, ["viewer"])
+    reader.close()

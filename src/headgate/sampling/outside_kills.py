@@ -20,7 +20,10 @@ _RECORD_BYTES = 8192
 _KILLED = re.compile(
     r"Killed process (\d+) \((.*)\).* anon-rss:(\d+)kB.* shmem-rss:(\d+)kB(?:.* UID:(\d+))?"
 )
-_OF_GROUP = re.compile(r"oom-kill:.*task_memcg=([^,]*),task=.*,pid=(\d+),")
+_OF_GROUP = re.compile(
+    r"oom-kill:constraint=(?P<limit>\w+),.*task_memcg=(?P<group>[^,]*),task=.*,pid=(?P<pid>\d+),"
+)
+_OF_A_CGROUP = "CONSTRAINT_MEMCG"
 _KNOWN = 8
 """Number of largest processes whose memory is noted, in case they are killed."""
 
@@ -81,11 +84,12 @@ class OutsideKillsReader:
             pids: The processes of the tasks.
             tight: Whether little memory is available. Only then is the memory of processes read.
         """
-        count = self._count(boxes, own)
         self._groups.update(box.parts[-2:] for box in boxes)
+        named, elsewhere = self._logged()
+        count = self._count(boxes, own) - (elsewhere if self._domain is None else 0)
         killed_now = None
         if count > 0:
-            killed = list(self._logged())[-count:]
+            killed = named[-count:]
             if not killed:
                 gone = [
                     processes
@@ -122,31 +126,37 @@ class OutsideKillsReader:
 
     # --- which ------------------------------------------------------------------------------------
 
-    def _logged(self) -> Iterator[KilledProcess]:
-        """Processes of the domain that the kernel's log has named since the last time, without
-        those of tasks.
+    def _logged(self) -> tuple[list[KilledProcess], int]:
+        """What the kernel's log tells since the last time: processes of the domain that were
+        killed, without those of tasks; and how many outside of tasks ran into another limit than
+        the domain's, such as that of their container.
         """
-        others: set[str] = set()
+        killed, tasks, elsewhere = list[KilledProcess](), set[str](), set[str]()
         while self._log is not None:
             try:
                 record = os.read(self._log, _RECORD_BYTES).decode("utf-8", "replace")
             except BrokenPipeError:  # records that were overwritten meanwhile
                 continue
             except OSError:  # no more for now
-                return
+                break
+            if not record:  # the same, of a log that is a file
+                break
             if (group := _OF_GROUP.search(record)) is not None:
-                parts = Path(group[1]).parts
-                if parts[-2:] in self._groups or not _holds(parts, self._below_mount):
-                    others.add(group[2])
-            if (named := _KILLED.search(record)) is not None and named[1] not in others:
+                parts = Path(group["group"]).parts
+                if parts[-2:] in self._groups:
+                    tasks.add(group["pid"])
+                elif (
+                    group["limit"] == _OF_A_CGROUP
+                    if self._domain is None
+                    else not _holds(parts, self._below_mount)
+                ):
+                    elsewhere.add(group["pid"])
+            named = _KILLED.search(record)
+            if named is not None and named[1] not in tasks | elsewhere:
                 held = (int(named[3]) + int(named[4])) * 1024
-                yield KilledProcess(
-                    int(named[1]),
-                    named[2],
-                    user_name(int(named[5])) if named[5] else "",
-                    held,
-                    sure=True,
-                )
+                user = user_name(int(named[5])) if named[5] else ""
+                killed.append(KilledProcess(int(named[1]), named[2], user, held, sure=True))
+        return killed, len(elsewhere)
 
     def _sizes(self, boxes: set[Path], own: set[int]) -> dict[int, KilledProcess]:
         """The largest processes of the domain outside of tasks."""
