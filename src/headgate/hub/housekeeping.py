@@ -22,8 +22,9 @@ from headgate.model.reasons import Reason, ReasonKind
 from headgate.recorded import retention, runs
 
 ORIGIN_SECONDS = 60.0
-"""Most seconds that the end of a short run waits for what is done as it begins. What that comes to
-is not recorded afterwards, so they are as many as an interpreter has to list its packages."""
+"""Most seconds that the end of a short run waits for what is done as it begins, since nothing of it
+is recorded later: as many as an interpreter has to list its packages.
+"""
 REPORT = "HEADGATE_REPORT"
 """Variable in the submitting environment; `off`: no page is written at the end of the run."""
 REPORT_SECONDS = 600.0
