@@ -274,8 +274,8 @@ class _Guard:
         self._start_next()
 
     def _take_up_untold(self) -> None:
-        """Take up boxes that have a record, and of which the hub died before it told.
-        Their tasks are asked by no signal to end: they may be saving a checkpoint.
+        """Take up boxes that have a record, but that the hub did not tell before it died. Their
+        tasks are asked by no signal to end: they may be saving a checkpoint.
         """
         for file in sorted((self._folder / "boxes").glob("*.json")):
             with contextlib.suppress(ValueError, KeyError, TypeError, OSError):
