@@ -36,6 +36,8 @@ _PASSED = frozenset(
 )
 _SUMS = frozenset(("Sum", "Nansum", "Dot"))
 _MOST_PARTS = 10_000
+_CLOSE = 1e-6
+"""Part by which two sums of the same numbers may differ in float32."""
 
 
 @dataclass(frozen=True)
@@ -170,10 +172,16 @@ class _Divisor:
 class _LossTerms:
     """The terms of a loss: those that may leave samples out, and others; sums; other nodes. And
     whether a term is multiplied by 0.
+
+    Args:
+        divided: Sums that a tensor divides: the place in `counted`, and the divisor.
+        class_weights: What the class weights of a worker's samples come to.
     """
 
     counted: list[LossTerm] = field(default_factory=list)
     means: list[LossTerm] = field(default_factory=list)
+    divided: list[tuple[int, float]] = field(default_factory=list)
+    class_weights: list[float] = field(default_factory=list)
     sums: int = 0
     nothing: bool = False
     others: list[str] = field(default_factory=list)
@@ -190,6 +198,11 @@ def read(roots: Sequence[torch.Tensor]) -> LossReading:
             if root.grad_fn is None:
                 return LossReading()
             _walk(root.grad_fn, seen)
+    for place, number in seen.divided:
+        # so PyTorch divides what label smoothing adds to a loss with class weights
+        if any(math.isclose(number, weight, rel_tol=_CLOSE) for weight in seen.class_weights):
+            term = seen.counted[place]
+            seen.counted[place] = replace(term, by=replace(term.by, known=True))
     doubt = ""
     if seen.sums:
         doubt = "a sum over the batch is part of it"
@@ -236,6 +249,8 @@ def _leaf(node: Any, kind: str, divisor: _Divisor, seen: _LossTerms) -> None:
             return
         by, doubt = divisor.sums()
         counted = not divisor.plain or divisor.read is not None
+        if divisor.made is not None:
+            seen.divided.append((len(seen.counted), divisor.made.local))
         seen.counted.append(
             LossTerm(
                 node,
@@ -252,11 +267,10 @@ def _leaf(node: Any, kind: str, divisor: _Divisor, seen: _LossTerms) -> None:
         if not is_weighed and kind != "Mean" and reduction != 1:
             seen.others.append(kind)
             return
-        by, doubt = divisor.counts(_mean_count(node, kind))
+        number = _mean_count(node, kind)
+        by, doubt = divisor.counts(number)
         times, listed = divisor.times * divisor.fractions, divisor.exact if divisor.plain else 1.0
-        counts_all = is_weighed and float(node._saved_target.numel()) == float(
-            node._saved_total_weight
-        )
+        counts_all = is_weighed and float(node._saved_target.numel()) == number
         counted = is_weighed or not divisor.plain
         term = LossTerm(
             node,
@@ -269,6 +283,8 @@ def _leaf(node: Any, kind: str, divisor: _Divisor, seen: _LossTerms) -> None:
             weights=_class_weights(node),
         )
         (seen.counted if is_weighed else seen.means).append(term)
+        if is_weighed:
+            seen.class_weights.append(number)
     if doubt:
         seen.doubts.append(doubt)
 
