@@ -55,7 +55,8 @@ class TestFit(InKeras):
     def train(self, session: Any, at_step: Callable[[], None]) -> list[Any]:
         model = self.network()
         model.compile(self.keras.optimizers.Adam(0.01), "mse")
-        watch(model, session, session.prepare(model, None))
+        index, _ = session.prepare(model, None)
+        watch(model, session, index)
         done = session.steps
 
         def ended(batch: int, logs: Any) -> None:

@@ -411,16 +411,28 @@ class Fitting:
             self._session.trained.load_metrics(self._index)
 
     def _build_legacy(self, batch: Any) -> None:
-        """Build with legacy Keras, which makes its metrics from its first computation."""
+        """Build with legacy Keras, which makes its metrics from its first computation, of tensors.
+
+        A model whose own step computes with something else than the data makes them then.
+        """
+        import tensorflow as tf
+
         model = self._model
         features, labels, _ = self._keras.utils.unpack_x_y_sample_weight(batch)
+        if labels is not None:
+            labels = tf.nest.map_structure(tf.convert_to_tensor, labels)
         containers: list[Any] = [
             getattr(model, name, None) for name in ("compiled_loss", "compiled_metrics")
         ]
         to_build = [container is not None and not container.built for container in containers]
         if model.built and not any(to_build):
             return
-        computed = model(features, training=False)
+        try:
+            computed = model(features, training=False)
+        except Exception:
+            if not model.built:
+                raise
+            return
         if to_build[0]:
             containers[0].build(computed)
         if to_build[1]:
