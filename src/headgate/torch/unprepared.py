@@ -16,6 +16,7 @@ from torch.optim import lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from headgate.torch.distributed import Worker
+from headgate.torch.ps.optimizers import is_built
 from headgate.torch.training_state import TrainingState
 
 
@@ -42,7 +43,7 @@ class Unprepared:
 
     def optimizer_steps(self, optimizer: Any) -> None:
         """Note that an optimizer begins its step."""
-        if not self._trained.models or self._trained.knows(optimizer):
+        if not self._trained.models or self._trained.knows(optimizer) or is_built(optimizer):
             return
         worker = self._worker()
         if worker is not None:

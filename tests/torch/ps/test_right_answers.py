@@ -39,6 +39,14 @@ def test_comes_to_what_one_process_comes_to(
     assert wrong_answers(plan, *cases, encrypt=encrypt) == {}
 
 
+@pytest.mark.slow
+def test_a_weight_that_is_said_after_a_backward_counts_for_rows_on_servers(
+    wrong_answers: Callable[..., dict[str, float]],
+) -> None:
+    plan = Plan(strategy="ps", workers=1, servers=1, batch_per_worker=None)
+    assert wrong_answers(plan, "sparse_said_after_each", encrypt=False) == {}
+
+
 @pytest.mark.long
 def test_a_loss_over_some_of_the_samples_comes_to_it_too(
     wrong_answers: Callable[..., dict[str, float]],

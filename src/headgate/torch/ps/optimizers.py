@@ -7,6 +7,7 @@ from __future__ import annotations
 import heapq
 import importlib
 import inspect
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -154,7 +155,16 @@ def build(
         raise OptimizerError(
             f"{made['name']} cannot be made on a parameter server: {error}"
         ) from error
+    _built.add(optimizer)
     return optimizer, dict(zip(numbers, optimizer.param_groups))
+
+
+_built: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def is_built(optimizer: Any) -> bool:
+    """Whether `build` made an optimizer, and no script."""
+    return optimizer in _built
 
 
 # --- cutting --------------------------------------------------------------------------------------
