@@ -170,6 +170,9 @@ RIGHT: dict[str, Parts] = {
     "smoothed labels": lambda out, x, y, m: (
         F.cross_entropy(out, y, label_smoothing=0.2) + 0.1 * out.abs().mean()
     ),
+    "smoothed labels, by a part that is no fraction": lambda out, x, y, m: F.cross_entropy(
+        out, y, label_smoothing=0.15
+    ),
     "smoothed labels of classes that weigh": lambda out, x, y, m: F.cross_entropy(
         out, y, torch.tensor([0.3, 1.1, 0.7, 2.0, 0.9]).double(), label_smoothing=0.15
     ),

@@ -199,8 +199,11 @@ def read(roots: Sequence[torch.Tensor]) -> LossReading:
                 return LossReading()
             _walk(root.grad_fn, seen)
     for place, number in seen.divided:
-        # so PyTorch divides what label smoothing adds to a loss with class weights
-        if any(math.isclose(number, weight, rel_tol=_CLOSE) for weight in seen.class_weights):
+        # so PyTorch divides what label smoothing adds to a loss with class weights; 1 may be any
+        # number that is kept from being 0
+        if number != 1.0 and any(
+            math.isclose(number, weight, rel_tol=_CLOSE) for weight in seen.class_weights
+        ):
             term = seen.counted[place]
             seen.counted[place] = replace(term, by=replace(term.by, known=True))
     doubt = ""
