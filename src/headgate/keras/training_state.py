@@ -213,13 +213,18 @@ class TrainingState:
             )
 
     def load_metrics(self, index: int) -> None:
-        """Load the state of the metrics of model `index`; those that are not made yet start
-        anew.
+        """Load the state of the metrics of model `index`; if not all of them are made yet, they
+        start anew, which is told.
         """
         saved = self._resume.of(f"metrics/{index}") if self._resume is not None else []
         metrics = self._metrics(self.models[index])
         if len(metrics) == len(saved):
             assign(metrics, saved, f"metrics/{index}")
+        elif saved:
+            self._tell(
+                "the metrics of a model are not made before its first step: those of the epoch in "
+                "which it goes on count what is left of it alone"
+            )
 
     def arrays(self, metrics: bool) -> dict[str, np.ndarray[Any, Any]]:
         """Everything that a checkpoint holds of them; with the metrics in the middle of an
